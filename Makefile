@@ -1,0 +1,38 @@
+# `make demo` trains on the embedded data, `make test` runs every test; both install what they need into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: install demo test lint figures clean
+
+install: .venv/core
+demo: .venv/core
+	$(BIN)/fedkeel run
+test: .venv/test
+	$(BIN)/python -m pytest
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The learning curve of the README.
+figures: .venv/core
+	rm -rf runs/readme
+	$(BIN)/fedkeel run --set name=IID rounds=30 --out runs/readme/iid
+	$(BIN)/fedkeel run --set "name=2 classes a client" partition.kind=classes rounds=30 --out runs/readme/classes
+	$(BIN)/fedkeel plot runs/readme/iid runs/readme/classes --out docs/images/learning-curve.png
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+.venv/core: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) --editable .
+	@touch $@
+.venv/test: .venv/core
+	$(PIP) --editable '.[test]'
+	@touch $@
+.venv/dev: .venv/core
+	$(PIP) --editable '.[dev]'
+	@touch .venv/test $@
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

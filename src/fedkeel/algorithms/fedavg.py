@@ -1,0 +1,34 @@
+"""FedAvg (McMahan et al., AISTATS 2017): the sample-weighted mean of what the clients trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.algorithms.registry import method
+from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
+
+
+class Average(ServerRule):
+    """w <- w + server_lr * sum_i (n_i / n) (w_i - w), n over the clients that arrived."""
+
+    server_lr: PositiveFloat = 1.0
+    """eta_g; 1 is FedAvg as published."""
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The state after a barrier, and each client's share."""
+        shares = updates.shares
+        mean = shares @ updates.w
+        w = mean if self.server_lr == 1 else state.w + self.server_lr * (mean - state.w)
+        return replace(state, w=w), shares
+
+
+fedavg = method(
+    "fedavg",
+    client=ClientRule,
+    server=Average,
+    about="sample-weighted mean of the clients' models",
+    cite="McMahan et al., AISTATS 2017",
+)

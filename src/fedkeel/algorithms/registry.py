@@ -1,0 +1,59 @@
+"""The methods by name, and their settings split between client rule and server rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedkeel.algorithms.rules import ClientRule, ServerRule
+from fedkeel.errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named pair of rules."""
+
+    name: str
+    client: type[ClientRule]
+    server: type[ServerRule]
+    about: str
+    cite: str
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every hyper-parameter with its default."""
+        return {**self.client().model_dump(), **self.server().model_dump()}
+
+    def rules(self, settings: Mapping[str, Any]) -> tuple[ClientRule, ServerRule]:
+        """Both rules with these settings; raises InputError for an unknown one, pydantic's error for a bad one."""
+        for key in settings:
+            if key not in self.defaults:
+                accepted = ", ".join(sorted(self.defaults)) or "none"
+                raise InputError(f"algorithm.{key}: {self.name} has no such setting; accepted: {accepted}")
+        client, server = self.client.model_fields, self.server.model_fields
+        return (
+            self.client(**{k: v for k, v in settings.items() if k in client}),
+            self.server(**{k: v for k, v in settings.items() if k in server}),
+        )
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def method(name: str, client: type[ClientRule], server: type[ServerRule], about: str, cite: str) -> Method:
+    """Register a method, so that `algorithm.name` finds it."""
+    _METHODS[name] = Method(name, client, server, about, cite)
+    return _METHODS[name]
+
+
+def methods() -> dict[str, Method]:
+    """All registered methods."""
+    return dict(_METHODS)
+
+
+def find(name: str) -> Method:
+    """The method of that name, or an error that lists all."""
+    if name not in _METHODS:
+        raise unknown("algorithm.name", name, _METHODS)
+    return _METHODS[name]

@@ -1,0 +1,132 @@
+"""What a federated method is: a client rule and a server rule, pure functions on flat vectors.
+
+Every vector may carry a leading client axis: `[D]` for one client, `[C, D]` for a stack. Numbers that belong
+to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedkeel.params import Layout
+from fedkeel.settings import Section
+
+Message = Mapping[str, Tensor]
+"""Named tensors that travel, or that a client keeps; what travels is charged byte for byte."""
+
+
+def nbytes(message: Message) -> int:
+    """What a message weighs on the wire."""
+    return sum(t.numel() * t.element_size() for t in message.values())
+
+
+class Oracle(Protocol):
+    """What a client's data says about weights `w`; one mini-batch is current at any time."""
+
+    def grad(self, w: Tensor) -> Tensor:
+        """Gradient of the current mini-batch's mean loss, clipped, plus weight decay: [..., D]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a client, or a stack of clients, was asked to do."""
+
+    round: int
+    start: Tensor
+    """[..., D], the global model as it was sent."""
+    lr: Tensor
+    """[..., epochs], the learning rate of each local epoch."""
+    samples: Tensor
+    """[..., 1], the size of the client's training data."""
+    received: Message
+    """What the server sent along (`ServerRule.send`)."""
+    kept: Message
+    """The client's own state from its earlier jobs; empty the first time."""
+    carry: dict[str, Tensor] = field(default_factory=dict)
+    """Scratch that a rule carries from step to step."""
+
+    @property
+    def epochs(self) -> int:
+        """Local epochs to train."""
+        return self.lr.shape[-1]
+
+
+class ClientRule(Section):
+    """How a client trains. The default is plain SGD."""
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:  # noqa: ARG002
+        """Before the first step: may change start weights and learning rates."""
+        return job
+
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:  # noqa: ARG002
+        """The direction [..., D] of one mini-batch, before momentum; `w` is the loop's own and only read."""
+        return oracle.grad(w)
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:  # noqa: ARG002
+        """After the last step: (what goes up beside the weights, what the client keeps)."""
+        return {}, job.kept
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model and whatever else the server rule remembers."""
+
+    w: Tensor
+    memory: Message = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What arrived from m clients, stacked: every tensor has a leading axis m."""
+
+    w: Tensor
+    """[m, D], the weights that came back."""
+    start: Tensor
+    """[m, D], the global model each started from."""
+    samples: Tensor
+    """[m, 1]"""
+    steps: Tensor
+    """[m, 1], local SGD steps really done."""
+    messages: Message
+
+    @property
+    def delta(self) -> Tensor:
+        """[m, D], new minus old."""
+        return self.w - self.start
+
+    @property
+    def shares(self) -> Tensor:
+        """[m], each client's share of the samples that arrived."""
+        samples = self.samples[:, 0].double()
+        return (samples / samples.sum()).to(self.w.dtype)
+
+
+class ServerRule(Section):
+    """What the server sends, and how it takes in what comes back."""
+
+    def init(self, w: Tensor, layout: Layout, clients: int) -> ServerState:  # noqa: ARG002
+        """The state before the first round."""
+        return ServerState(w)
+
+    def send(self, state: ServerState, client: int) -> Message:  # noqa: ARG002
+        """What goes down beside the weights."""
+        return {}
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The state after a barrier, and the weight [m] that each update was given."""
+        raise NotImplementedError
+
+    def evaluated(self, state: ServerState) -> Tensor:
+        """The weights that are tested and handed to the user."""
+        return state.w
+
+
+def stack(messages: list[Message]) -> dict[str, Tensor]:
+    """Messages of equal shape from m clients as one, with a leading axis m."""
+    return {name: torch.stack([m[name] for m in messages]) for name in messages[0]} if messages else {}

@@ -1,0 +1,155 @@
+"""`run`: from a description, and possibly the user's own data and model, to a result."""
+
+from __future__ import annotations
+
+import copy
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import InputError
+from fedkeel.experiment import Experiment
+from fedkeel.local.orders import Executor
+from fedkeel.local.serial import SerialExecutor
+from fedkeel.params import FlatModel
+from fedkeel.prepare import prepare
+from fedkeel.record.folder import RunFolder, check_free
+from fedkeel.runtime import Evaluation, RoundEnd, Simulation
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out of a run."""
+
+    experiment: Experiment
+    summary: dict[str, Any]
+    """What `summary.json` holds."""
+    history: list[Evaluation]
+    model: nn.Module
+    """The trained global model."""
+    data: FederatedData
+    out: Path | None
+    """The run folder, where one was asked for."""
+    executor: Executor
+
+    @property
+    def accuracy(self) -> float:
+        """Of the final model on the test set."""
+        return self.history[-1].accuracy
+
+    def evaluate_clients(self, clients: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """The final model's accuracy on each client's own share of the test set (NaN for a client without one)."""
+        flat = FlatModel(copy.deepcopy(self.model))
+        return _client_accuracies(self.executor, flat, self.data, self.experiment.seed, clients)
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    data: FederatedData | None = None,
+    model: nn.Module | None = None,
+    progress: Callable[[RoundEnd], None] | None = None,
+) -> Result:
+    """Run an experiment; with `out`, leave a run folder there.
+
+    `data` and `model` take the place of the experiment's data set, partition and model. Everything is checked
+    before the folder is made and training starts; the user's model itself is never changed.
+    """
+    if out is not None:
+        check_free(Path(out))
+    experiment, data, module = prepare(experiment, data, model)
+    client_rule, _ = experiment.algorithm.rules()
+    executor = SerialExecutor(module, data, client_rule, experiment.local, experiment.seed)
+    simulation = Simulation(experiment, data, FlatModel(copy.deepcopy(module)), executor)
+    started = perf_counter()
+    if out is None:
+        history = _follow(simulation, [progress] if progress else [])
+        folder = None
+    else:
+        with RunFolder(out, experiment) as folder:
+            history = _follow(simulation, [folder.add, *([progress] if progress else [])])
+    wall_seconds = perf_counter() - started
+    final = FlatModel(copy.deepcopy(module))
+    final.load(simulation.evaluated, simulation.buffers)
+    summary = _summary(simulation, history, wall_seconds)
+    if experiment.evaluate_clients:
+        summary["client_accuracy"] = _spread(_client_accuracies(executor, final, data, experiment.seed, None))
+    result = Result(
+        experiment, summary, history, final.release(), data, folder.path if folder else None, executor
+    )
+    if folder is not None:
+        folder.finish(summary, result.model.state_dict())
+    return result
+
+
+def _follow(simulation: Simulation, observers: Sequence[Callable[[RoundEnd], None]]) -> list[Evaluation]:
+    history = []
+    for end in simulation.rounds():
+        for observe in observers:
+            observe(end)
+        if end.evaluation is not None:
+            history.append(end.evaluation)
+    return history
+
+
+def _summary(simulation: Simulation, history: Sequence[Evaluation], wall_seconds: float) -> dict[str, Any]:
+    experiment = simulation.experiment
+    last = history[-1]
+    target = experiment.target_accuracy
+    reached = next((e for e in history if target is not None and e.accuracy >= target), None)
+    return {
+        "algorithm": experiment.algorithm.name,
+        "dataset": experiment.dataset.name,
+        "model": experiment.model.name,
+        "partition": experiment.partition.kind,
+        "clients": experiment.clients,
+        "per_round": experiment.participants,
+        "seed": experiment.seed,
+        "rounds": last.round,
+        "final_accuracy": last.accuracy,
+        "best_accuracy": max(e.accuracy for e in history),
+        "final_loss": last.loss,
+        "target_accuracy": target,
+        "rounds_to_target": reached.round if reached else None,
+        "virtual_seconds": last.virtual_seconds,
+        "virtual_seconds_to_target": reached.virtual_seconds if reached else None,
+        "bytes_up": last.bytes_up,
+        "bytes_down": last.bytes_down,
+        "updates": last.updates,
+        "wall_seconds": wall_seconds,
+        "samples_per_second": simulation.samples_trained / simulation.training_seconds,
+        "parameters": simulation.layout.size,
+        "executor": experiment.executor,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _client_accuracies(
+    executor: Executor, model: FlatModel, data: FederatedData, seed: int, clients: Sequence[int] | None
+) -> NDArray[np.float64]:
+    accuracies = []
+    for client in range(len(data)) if clients is None else clients:
+        if not 0 <= client < len(data):
+            raise InputError(f"clients: {client} is not accepted; accepted: 0 to {len(data) - 1}")
+        share = data.test_share(client, seed)
+        accuracies.append(executor.evaluate(model.w, model.buffers, share).accuracy if len(share) else np.nan)
+    return np.array(accuracies)
+
+
+def _spread(accuracies: NDArray[np.float64]) -> dict[str, float]:
+    """Mean, standard deviation, and the mean of the worst tenth."""
+    known = np.sort(accuracies[~np.isnan(accuracies)])
+    worst = known[: max(1, len(known) // 10)]
+    return {"mean": float(known.mean()), "std": float(known.std()), "worst_decile": float(worst.mean())}

@@ -1,0 +1,183 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedkeel.errors import FedkeelError, InputError
+
+app = typer.Typer(
+    name="fedkeel",
+    help="Federated learning across unequal clients.",
+    epilog="Exit codes: 0 done, 2 bad input, 3 training diverged, 130 interrupted, 1 anything else. "
+    "--debug anywhere shows the traceback of an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Fetch data sets and look at partitions.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Given = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings on top of it."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE ...", help="Settings, as many as you like: --set clients=50 local.lr=0.1"),
+]
+
+
+@app.command(
+    epilog="Examples:  fedkeel run  |  fedkeel run my.yaml --set seed=1  |  "
+    "fedkeel run --set dataset=mnist model=linear clients=100 participation=0.2 --out runs/first"
+)
+def run(
+    given: Given = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; default: a new one below runs/.")] = None,
+) -> None:
+    """Train, with a live display, and leave a run folder behind."""
+    from fedkeel import api, display
+    from fedkeel.record.folder import free_folder
+    from fedkeel.report.curves import learning_curves
+    from fedkeel.report.runs import RunRecord
+
+    experiment = _experiment(given, overrides)
+    if out is None:
+        parts = (experiment.dataset.name, experiment.model.name, experiment.algorithm.name, f"seed{experiment.seed}")
+        out = free_folder(Path("runs"), experiment.name or "-".join(parts).replace(":", "_"))
+    with display.progress(experiment) as progress:
+        result = api.run(experiment, out, progress=progress)
+    figures = [out / "learning_curve.png", out / "learning_curve.svg"]
+    learning_curves([RunRecord.read(out)], figures)
+    display.summary(result, figures[0])
+
+
+@app.command(epilog="Example:  fedkeel show --set algorithm.name=fedavg > my.yaml")
+def show(given: Given = None, overrides: Overrides = None) -> None:
+    """Print the whole experiment as YAML, every default included."""
+    typer.echo(_experiment(given, overrides).to_yaml(), nl=False)
+
+
+@app.command("list", epilog="Example:  fedkeel list models --json")
+def list_(
+    what: Annotated[Literal["algorithms", "models", "datasets", "partitions"], typer.Argument()],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List what can be named in an experiment."""
+    rows = _catalogue(what)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in rows:
+        settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
+        table.add_row(f"[bold]{row['name']}[/]", row["about"], f"[dim]{settings}[/]")
+    Console().print(table)
+
+
+@app.command(epilog="Example:  fedkeel plot runs/a runs/b --out compare.png --x virtual_seconds")
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    out: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curves.png"),
+    x: Annotated[Literal["round", "virtual_seconds", "updates", "bytes_up"], typer.Option()] = "round",
+) -> None:
+    """Draw the learning curves of runs in one figure."""
+    from fedkeel.report.curves import learning_curves
+    from fedkeel.report.runs import RunRecord
+
+    learning_curves([RunRecord.read(path) for path in runs], [out], x)
+    typer.echo(out)
+
+
+@data_app.command("get", epilog="Example:  fedkeel data get fashion-mnist")
+def data_get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
+    """Fetch a data set into the cache ($FEDKEEL_DATA, default ~/.cache/fedkeel) and check it."""
+    from fedkeel.data import datasets
+
+    typer.echo(datasets.get(name))
+
+
+@data_app.command(
+    "show", epilog="Example:  fedkeel data show mnist --partition dirichlet --set partition.alpha=0.6 clients=100"
+)
+def data_show(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    given: Given = None,
+    partition: Annotated[str, typer.Option(help="iid, dirichlet, shards or classes.")] = "iid",
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The heat map's file or folder.")] = None,
+) -> None:
+    """Show who has what: a table of sizes, the distance from IID, and a label-by-client heat map as PNG."""
+    from fedkeel import display
+    from fedkeel.prepare import federate
+    from fedkeel.report.heatmap import label_heatmap
+
+    experiment = _experiment(given, [f"dataset.name={name}", f"partition.kind={partition}", *(overrides or [])])
+    counts = federate(experiment).label_counts()
+    path = out or Path(f"{name}-{experiment.partition.kind}.png".replace(":", "_"))
+    if path.suffix != ".png":
+        path = path / f"{name}-{experiment.partition.kind}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    label_heatmap(counts, path, title=f"{name}, {experiment.partition.kind}, seed {experiment.seed}")
+    display.partition(counts, path)
+
+
+def main() -> None:
+    """The console script: one clear sentence for an error, and an exit code that means something."""
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(arguments)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except FedkeelError as error:
+        if debug:
+            raise
+        _fail(str(error), error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"{type(error).__name__}: {error} (this is a defect; run again with --debug to see where)", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"fedkeel: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _experiment(given: list[str] | None, overrides: list[str] | None) -> Any:
+    """Words with '=' are settings wherever they stand, so that one --set takes as many as you like."""
+    from fedkeel.experiment import Experiment
+
+    words = given or []
+    files = [w for w in words if "=" not in w]
+    if len(files) > 1:
+        raise InputError(f"files {', '.join(files)}: too many; accepted: one experiment file")
+    return Experiment.load(files[0] if files else None, [*(overrides or []), *(w for w in words if "=" in w)])
+
+
+def _catalogue(what: str) -> list[dict[str, Any]]:
+    from fedkeel import algorithms, models
+    from fedkeel.data import datasets, partition
+
+    if what == "algorithms":
+        return [
+            {"name": m.name, "about": f"{m.about} ({m.cite})", "settings": m.defaults}
+            for m in algorithms.methods().values()
+        ]
+    if what == "models":
+        return [{"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()]
+    if what == "datasets":
+        return [{"name": n, "about": datasets.describe(n), "settings": {}} for n in datasets.names()]
+    return [
+        {"name": k, "about": partition.describe(k), "settings": partition.options(k)} for k in partition.names()
+    ]

@@ -1,0 +1,227 @@
+"""Data as a federation sees it: shared tensors, and for each client the numbers of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from fedkeel import streams
+from fedkeel.data.datasets import Dataset, Examples
+from fedkeel.data.partition import AnyPartition, Assignment, Partition
+from fedkeel.data.statistics import label_counts
+from fedkeel.data.transforms import random_crop_flip, resize
+from fedkeel.errors import InputError
+
+Arrays = tuple[ArrayLike, ArrayLike]
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """Training data dealt out to clients, and a test set. Samples are indexed, never copied per client."""
+
+    train: Examples
+    test: Examples
+    assignment: Assignment
+    classes: int
+    vocabulary: int | None = None
+    name: str = "custom"
+    augment: bool = False
+    resize: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.train, "training", self.classes)
+        _check(self.test, "test", self.classes)
+        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+            raise InputError(
+                f"data: test samples have shape {tuple(self.test.x.shape[1:])}; accepted: that of the training "
+                f"samples, {tuple(self.train.x.shape[1:])}"
+            )
+        if self.augment and self.train.x.dim() != 4:
+            raise InputError("dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]")
+        if self.resize and self.train.x.dim() != 4:
+            raise InputError(f"dataset.resize: {self.resize} is not accepted for this data; accepted: images only")
+
+    @classmethod
+    def from_dataset(cls, dataset: Dataset, partition: Partition, clients: int, seed: int) -> FederatedData:
+        """Deal a data set's training samples out to `clients`."""
+        assignment = partition.assign(dataset.train.y.numpy(), clients, seed)
+        return cls(dataset.train, dataset.test, assignment, dataset.classes, dataset.vocabulary, dataset.name)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        clients: int = 10,
+        partition: Partition | str | dict[str, Any] = "iid",
+        test: Arrays | float = 0.2,
+        seed: int = 0,
+        vocabulary: int | None = None,
+    ) -> FederatedData:
+        """Deal arrays out to clients; `test` is a pair of arrays, or the share of samples to hold out.
+
+        Integer samples are token ids (then `vocabulary` says how many there are), all others become float32.
+        """
+        samples = _examples(x, y)
+        if isinstance(test, float):
+            train, held_out = _hold_out(samples, test, seed)
+        else:
+            train, held_out = samples, _examples(*test)
+        dataset = Dataset("custom", train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary))
+        return cls.from_dataset(dataset, _partition(partition), clients, seed)
+
+    @classmethod
+    def from_clients(
+        cls, clients: Sequence[Arrays], test: Arrays, *, vocabulary: int | None = None
+    ) -> FederatedData:
+        """Each client's own (x, y), as it is, and a common test set."""
+        if not clients:
+            raise InputError("clients: an empty list is not accepted; accepted: at least one pair (x, y)")
+        parts = [_examples(x, y) for x, y in clients]
+        shapes = {tuple(p.x.shape[1:]) for p in parts}
+        if len(shapes) > 1:
+            raise InputError(f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients")
+        train = Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
+        held_out = _examples(*test)
+        offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)
+        assignment = Assignment(np.arange(len(train.y), dtype=np.int64), offsets)
+        return cls(train, held_out, assignment, _classes(train, held_out), _vocabulary(train, vocabulary))
+
+    @classmethod
+    def from_torch(
+        cls, dataset: torch.utils.data.Dataset[Any], *, test: torch.utils.data.Dataset[Any] | float = 0.2, **how: Any
+    ) -> FederatedData:
+        """Read map-style torch data sets of (x, label) pairs once, then as `from_arrays`."""
+        held_out = test if isinstance(test, float) else _read_all(test)
+        return cls.from_arrays(*_read_all(dataset), test=held_out, **how)
+
+    def __len__(self) -> int:
+        return len(self.assignment)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """[clients], training samples of each."""
+        return self.assignment.sizes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample, as the model sees it."""
+        shape = tuple(self.train.x.shape[1:])
+        return (shape[0], self.resize, self.resize) if self.resize else shape
+
+    def to(self, dtype: torch.dtype) -> FederatedData:
+        """The same with samples of that dtype, unless they are token ids."""
+        return self._map(lambda x: x.to(dtype) if x.is_floating_point() else x)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> FederatedData:
+        return replace(
+            self,
+            train=Examples(change(self.train.x), self.train.y),
+            test=Examples(change(self.test.x), self.test.y),
+        )
+
+    def client(self, client: int) -> Tensor:
+        """The numbers of a client's training samples."""
+        return torch.from_numpy(self.assignment[client])
+
+    def train_batch(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """These training samples, augmented and resized where the data asks for it."""
+        x = self.train.x[samples]
+        if self.augment:
+            x = random_crop_flip(x, generator)
+        return (resize(x, self.resize) if self.resize else x), self.train.y[samples]
+
+    def test_batch(self, samples: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """These test samples."""
+        x = self.test.x[samples]
+        return (resize(x, self.resize) if self.resize else x), self.test.y[samples]
+
+    @cached_property
+    def _test_by_class(self) -> list[NDArray[np.int64]]:
+        labels = self.test.y.numpy()
+        return [np.flatnonzero(labels == c) for c in range(self.classes)]
+
+    def test_share(self, client: int, seed: int) -> Tensor:
+        """A client's own test samples: from the test set, in the proportions of its training labels.
+
+        As large, against the whole test set, as the client's data against all training data, but at least one
+        sample of every class it holds. Shares of different clients may overlap.
+        """
+        held = np.bincount(self.train.y[self.client(client)].numpy(), minlength=self.classes)
+        wanted = np.rint(held * (len(self.test.y) / len(self.train.y))).astype(int)
+        wanted = np.where(held > 0, np.maximum(wanted, 1), 0)
+        rng = streams.generator(seed, "test share", client)
+        parts = [
+            rng.choice(pool, min(count, len(pool)), replace=False)
+            for pool, count in zip(self._test_by_class, wanted, strict=True)
+        ]
+        return torch.from_numpy(np.sort(np.concatenate(parts)))
+
+    def label_counts(self) -> NDArray[np.int64]:
+        """[clients, classes], training samples."""
+        return label_counts(self.train.y.numpy(), self.assignment, self.classes)
+
+
+def _partition(partition: Partition | str | dict[str, Any]) -> Partition:
+    if isinstance(partition, Partition):
+        return partition
+    given = {"kind": partition} if isinstance(partition, str) else partition
+    try:
+        return TypeAdapter[Partition](AnyPartition).validate_python(given)
+    except ValidationError as error:
+        raise InputError(f"partition: {given!r} is not accepted; {error.errors()[0]['msg']}") from None
+
+
+def _examples(x: ArrayLike, y: ArrayLike) -> Examples:
+    samples, labels = torch.as_tensor(x), torch.as_tensor(y)
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise InputError(
+            f"y: dtype {labels.dtype} and shape {tuple(labels.shape)} are not accepted; accepted: integers [n]"
+        )
+    tokens = samples.dtype in (torch.int32, torch.int64)
+    return Examples(samples.to(torch.int64 if tokens else torch.float32).contiguous(), labels.to(torch.int64))
+
+
+def _check(examples: Examples, which: str, classes: int) -> None:
+    n = len(examples.y)
+    if n == 0 or len(examples.x) != n:
+        raise InputError(f"data: {len(examples.x)} {which} samples with {n} labels; accepted: as many, at least one")
+    low, high = int(examples.y.min()), int(examples.y.max())
+    if low < 0 or high >= classes:
+        raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
+    if examples.x.is_floating_point() and not bool(torch.isfinite(examples.x).all()):
+        raise InputError(f"data: {which} samples hold NaN or infinite values; accepted: finite numbers")
+
+
+def _classes(*parts: Examples) -> int:
+    return max(int(p.y.max()) if len(p.y) else 0 for p in parts) + 1
+
+
+def _vocabulary(examples: Examples, given: int | None) -> int | None:
+    if examples.x.is_floating_point():
+        return None
+    return given if given is not None else int(examples.x.max()) + 1
+
+
+def _hold_out(samples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
+    n = len(samples.y)
+    count = round(share * n)
+    if not 0 < count < n:
+        raise InputError(f"test: {share} of {n} samples is not accepted; accepted: a share that leaves some on both sides")
+    order = torch.from_numpy(streams.generator(seed, "hold out").permutation(n))
+    test, train = order[:count], order[count:]
+    return Examples(samples.x[train], samples.y[train]), Examples(samples.x[test], samples.y[test])
+
+
+def _read_all(dataset: torch.utils.data.Dataset[Any]) -> tuple[Tensor, Tensor]:
+    pairs = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
+    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor([int(y) for _, y in pairs])

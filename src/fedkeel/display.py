@@ -1,0 +1,107 @@
+"""What a person sees while a run goes on, and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedkeel.api import Result
+from fedkeel.data.statistics import mean_wasserstein
+from fedkeel.experiment import Experiment
+from fedkeel.runtime import RoundEnd
+
+console = Console(highlight=False)
+
+
+@contextmanager
+def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
+    """A live bar on a terminal, about ten lines elsewhere."""
+    console.print(
+        f"[bold]{experiment.algorithm.name}[/] on {experiment.dataset.name} with {experiment.model.name}: "
+        f"{experiment.clients} clients, {experiment.participants} a round, {experiment.rounds} rounds"
+    )
+    if not console.is_terminal:
+        yield _lines(experiment.rounds)
+        return
+    bar = Progress(
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[score]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        task = bar.add_task("", total=experiment.rounds, score="")
+
+        def advance(end: RoundEnd) -> None:
+            bar.update(task, completed=end.round)
+            if end.evaluation is not None:
+                bar.update(task, score=_score(end))
+
+        yield advance
+
+
+def _score(end: RoundEnd) -> str:
+    assert end.evaluation is not None
+    return f"accuracy {end.evaluation.accuracy:.2%}  loss {end.evaluation.loss:.3f}"
+
+
+def _lines(rounds: int) -> Callable[[RoundEnd], None]:
+    stride = max(1, rounds // 10)
+
+    def write(end: RoundEnd) -> None:
+        if end.evaluation is not None and (end.round % stride == 0 or end.round == rounds):
+            console.print(f"round {end.round}/{rounds}  {_score(end)}  train loss {end.train_loss:.3f}")
+
+    return write
+
+
+def summary(result: Result, figure: Path) -> None:
+    """The result in a few lines, and where everything is."""
+    s = result.summary
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("final accuracy", f"[bold]{s['final_accuracy']:.2%}[/]")
+    table.add_row("best accuracy", f"{s['best_accuracy']:.2%}")
+    if s["target_accuracy"] is not None:
+        reached = f"in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
+        table.add_row(f"target {s['target_accuracy']:.2%}", reached)
+    if "client_accuracy" in s:
+        spread = s["client_accuracy"]
+        table.add_row(
+            "accuracy per client",
+            f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}",
+        )
+    table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
+    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s")
+    table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
+    console.print(table)
+    console.print(f"run folder  {result.out}", soft_wrap=True)
+    console.print(f"figure      {figure}", soft_wrap=True)
+
+
+def partition(counts: NDArray[np.int64], figure: Path) -> None:
+    """Sizes of clients, and how far their labels are from the whole."""
+    sizes = counts.sum(axis=1)
+    held = (counts > 0).sum(axis=1)
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "min", "median", "mean", "max"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in (("samples a client", sizes), ("classes a client", held)):
+        table.add_row(name, *(f"{f(values):g}" for f in (np.min, np.median, np.mean, np.max)))
+    console.print(f"{len(sizes)} clients, {int(sizes.sum())} samples, {counts.shape[1]} classes")
+    console.print(table)
+    console.print(
+        f"mean Wasserstein distance of a client's labels from the global ones "
+        f"(ground metric 0 or 1 between labels): {mean_wasserstein(counts):.4f}",
+        soft_wrap=True,
+    )
+    console.print(f"heat map  {figure}", soft_wrap=True)

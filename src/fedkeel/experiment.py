@@ -1,0 +1,238 @@
+"""One validated, frozen description of a run; the same names in YAML, on the command line and in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import ValidationError, field_validator, model_validator
+
+from fedkeel import algorithms, models
+from fedkeel.algorithms import ClientRule, ServerRule
+from fedkeel.data import datasets
+from fedkeel.data.partition import ALIASES, AnyPartition, Iid
+from fedkeel.errors import InputError
+from fedkeel.settings import Section, explain, make
+
+SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind"}
+"""Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class DatasetSettings(Section):
+    """Which data: a known data set, or `module:function` that returns a `Dataset` or a `FederatedData`."""
+
+    name: str = "fashion-mnist-mini"
+    train_limit: PositiveInt | None = None
+    """Use only so many training samples, drawn at random."""
+    test_limit: PositiveInt | None = None
+    augment: Literal["none", "crop-flip"] = "none"
+    """Random crop after padding by 4, and horizontal flip, of training images."""
+    resize: PositiveInt | None = None
+    """Scale images to this height and width, batch by batch."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return name if ":" in name else datasets.canonical(name)
+
+
+class ModelSettings(Section):
+    """Which model: one of the zoo with its options, or `module:function` that returns an `nn.Module`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "lenet5"
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if ":" not in self.name:
+            models.check(self.name, self.options)
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What goes to the model's factory beside the shape of the data."""
+        return dict(self.model_extra or {})
+
+
+class AlgorithmSettings(Section):
+    """Which method, with its hyper-parameters; those not given get the method's defaults."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "fedavg"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: dict[str, Any]) -> dict[str, Any]:
+        method = algorithms.find(values.get("name", "fedavg"))
+        given = {k: v for k, v in values.items() if k != "name"}
+        try:
+            client, server = method.rules(given)
+        except ValidationError as error:
+            raise explain(error, method.server, "algorithm") from None
+        return {"name": method.name, **client.model_dump(), **server.model_dump()}
+
+    def rules(self) -> tuple[ClientRule, ServerRule]:
+        """The client rule and the server rule."""
+        return algorithms.find(self.name).rules(self.model_extra or {})
+
+
+class LocalSettings(Section):
+    """What a client does with the model it gets."""
+
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt | Literal["full"] = 32
+    lr: PositiveFloat = 0.05
+    lr_decay: Share = 1.0
+    """Factor on the learning rate after every round."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegativeFloat = 0.0
+    clip_norm: PositiveFloat | None = None
+    """Upper bound on the norm of a mini-batch's gradient."""
+
+
+class FleetSettings(Section):
+    """How fast the devices are."""
+
+    fastest_job_seconds: PositiveFloat = 10.0
+    """Virtual seconds that a job of average size takes."""
+
+
+class Experiment(Section):
+    """Everything that decides what a run computes."""
+
+    name: str | None = None
+    dataset: DatasetSettings = DatasetSettings()
+    partition: AnyPartition = Iid()
+    model: ModelSettings = ModelSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    local: LocalSettings = LocalSettings()
+    fleet: FleetSettings = FleetSettings()
+    clients: PositiveInt = 20
+    per_round: PositiveInt | None = None
+    """Clients that take part in a round: by default 10, or all if there are fewer."""
+    participation: Share | None = None
+    """The same as a share of all clients."""
+    rounds: PositiveInt = 30
+    seed: NonNegativeInt = 0
+    evaluate_every: PositiveInt = 1
+    evaluate_clients: bool = False
+    """At the end, test the model on every client's own share of the test set."""
+    target_accuracy: Share | None = None
+    stop_at_target: bool = False
+    executor: Literal["serial"] = "serial"
+    dtype: Literal["float32", "float64"] = "float32"
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Spell out shorthands and aliases."""
+        values = {k: _spelled_out(k, v) for k, v in values.items()}
+        match values.get("partition"):
+            case {"kind": str(kind), **rest} if kind in ALIASES:
+                values["partition"] = {"kind": ALIASES[kind], **rest}
+            case {"kind": _}:
+                pass
+            case dict() as rest:
+                values["partition"] = {"kind": "iid", **rest}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.per_round is not None and self.participation is not None:
+            raise InputError(
+                f"per_round={self.per_round} and participation={self.participation} say the same thing twice; "
+                "accepted: one of them"
+            )
+        if self.per_round is None and self.participation is None:
+            self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
+        if self.per_round is not None and self.per_round > self.clients:
+            raise InputError(
+                f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}"
+            )
+        if self.stop_at_target and self.target_accuracy is None:
+            raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
+        return self
+
+    @property
+    def participants(self) -> int:
+        """Clients that take part in a round."""
+        return self.per_round or max(1, round((self.participation or 0) * self.clients))
+
+    def replace(self, **changes: Any) -> Experiment:
+        """A copy with other top-level values, validated anew."""
+        return Experiment(**{**self.model_dump(exclude_unset=True), **changes})
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
+        """From a YAML file, with dotted overrides `key=value` on top."""
+        values = _read_yaml(Path(path)) if path is not None else {}
+        seen: set[str] = set()
+        for override in overrides:
+            key, equals, text = override.partition("=")
+            if not (key and equals):
+                raise InputError(f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05")
+            if key in seen:
+                raise InputError(f"{key}: set twice; accepted: one value")
+            seen.add(key)
+            _set(values, key.split("."), _parse(key, text))
+        return cls(**{str(k): v for k, v in values.items()})
+
+    def to_yaml(self) -> str:
+        """Every setting, defaults included; `Experiment.load` reads it back."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False)
+
+
+def _spelled_out(key: str, value: Any) -> Any:
+    return {SHORTHAND[key]: value} if key in SHORTHAND and isinstance(value, str) else value
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"experiment file {path}: not valid YAML ({reason})") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InputError(
+            f"experiment file {path}: holds a {type(values).__name__}; accepted: a mapping such as 'clients: 100'"
+        )
+    return values
+
+
+def _parse(key: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text) if text else None
+    except yaml.YAMLError:
+        raise InputError(f"{key}: {text!r} is not accepted; accepted: a YAML value") from None
+
+
+def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a dotted key: `model=x` replaces the section, `model.name=x` changes one setting of it."""
+    head, *rest = path
+    if not rest:
+        values[head] = value
+        return
+    section = _spelled_out(head, values.get(head))
+    if section is None:
+        section = {}
+    if not isinstance(section, dict):
+        raise InputError(f"{'.'.join(path)}: {head} is {section!r}, which has no settings below it")
+    values[head] = {**section}
+    _set(values[head], rest, value)

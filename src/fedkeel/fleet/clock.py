@@ -1,0 +1,48 @@
+"""The virtual clock: one queue of events for every method."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fedkeel.errors import FedkeelError
+
+E = TypeVar("E")
+
+
+@dataclass(frozen=True)
+class Event(Generic[E]):
+    """Something that happens at a time."""
+
+    time: float
+    what: E
+
+
+class EventQueue(Generic[E]):
+    """Events in order of (time, rank, order of scheduling): a run is a function of its seed.
+
+    The rank settles what comes first at one instant; time never runs backwards.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, tuple[int, ...], int, E]] = []
+        self._scheduled = 0
+
+    def schedule(self, time: float, rank: tuple[int, ...], what: E) -> None:
+        """Let `what` happen at `time`, not before now."""
+        if not time >= self.now:
+            raise FedkeelError(f"an event at {time} s cannot be scheduled at {self.now} s")
+        heapq.heappush(self._heap, (time, rank, self._scheduled, what))
+        self._scheduled += 1
+
+    def __iter__(self) -> Iterator[Event[E]]:
+        """Take events until none is left; handling one may schedule more."""
+        while self._heap:
+            self.now, _, _, what = heapq.heappop(self._heap)
+            yield Event(self.now, what)
+
+    def __len__(self) -> int:
+        return len(self._heap)

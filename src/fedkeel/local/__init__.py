@@ -1,0 +1,1 @@
+"""Local training: the one loop, and the executors behind one interface."""

@@ -1,0 +1,157 @@
+"""The flat view of a model: one vector of parameters with named slices, and its buffers kept apart.
+
+Algorithms see only vectors `[..., D]`. Buffers (batch-norm statistics) travel beside them as a second
+vector `[..., B]`, are averaged plainly, and never enter an algorithm's arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fedkeel.errors import InputError
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Where one named tensor lies in a flat vector."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        """One past the last element."""
+        return self.start + prod(self.shape)
+
+
+def _slices(tensors: Sequence[tuple[str, Tensor]]) -> tuple[Slice, ...]:
+    slices, start = [], 0
+    for name, tensor in tensors:
+        slices.append(Slice(name, start, tuple(tensor.shape)))
+        start = slices[-1].stop
+    return tuple(slices)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of a model's trainable parameters and of its persistent buffers, in flat order."""
+
+    parameters: tuple[Slice, ...]
+    buffers: tuple[Slice, ...]
+    head_names: frozenset[str]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of `module`: parameters that require no gradient are constants and do not appear."""
+        trainable = _trainable(module)
+        if not trainable:
+            raise InputError("model: it has no trainable parameter (requires_grad); accepted: at least one")
+        return cls(_slices(trainable), _slices(_buffers(module)), _head_names(module, trainable))
+
+    @cached_property
+    def size(self) -> int:
+        """D, the number of trainable parameters."""
+        return self.parameters[-1].stop
+
+    @cached_property
+    def buffer_size(self) -> int:
+        """B, the number of elements in all buffers."""
+        return self.buffers[-1].stop if self.buffers else 0
+
+    @cached_property
+    def layers(self) -> dict[str, slice]:
+        """Each module that owns parameters, with the slice of the flat vector that is its own."""
+        layers: dict[str, slice] = {}
+        for part in self.parameters:
+            owner = part.name.rpartition(".")[0]
+            first = layers[owner].start if owner in layers else part.start
+            layers[owner] = slice(first, part.stop)
+        return layers
+
+    @cached_property
+    def head(self) -> Tensor:
+        """Boolean mask [D] of the classifier's parameters; the rest is the body."""
+        mask = torch.zeros(self.size, dtype=torch.bool)
+        for part in self.parameters:
+            mask[part.start : part.stop] = part.name in self.head_names
+        return mask
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """Named views [..., *shape] of a flat vector [..., D]."""
+        return _views(self.parameters, w)
+
+    def buffer_views(self, b: Tensor) -> dict[str, Tensor]:
+        """Named views [..., *shape] of flat buffers [..., B]."""
+        return _views(self.buffers, b)
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The inverse of `views`."""
+        parts = [tensors[p.name] for p in self.parameters]
+        lead = parts[0].shape[: parts[0].dim() - len(self.parameters[0].shape)]
+        return torch.cat([t.reshape(*lead, -1) for t in parts], dim=-1)
+
+
+def _views(slices: Sequence[Slice], flat: Tensor) -> dict[str, Tensor]:
+    return {s.name: flat[..., s.start : s.stop].reshape(*flat.shape[:-1], *s.shape) for s in slices}
+
+
+def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+
+
+def _buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    kept = module.state_dict().keys()
+    return [(name, b) for name, b in module.named_buffers() if name in kept]
+
+
+def _head_names(module: nn.Module, trainable: Sequence[tuple[str, Tensor]]) -> frozenset[str]:
+    """Parameters of the attribute `head`, else of the last module that owns any."""
+    head = getattr(module, "head", None)
+    if isinstance(head, nn.Module) and any(p.requires_grad for p in head.parameters()):
+        prefix = "head."
+    else:
+        owner = trainable[-1][0].rpartition(".")[0]
+        prefix = f"{owner}." if owner else ""
+    return frozenset(name for name, _ in trainable if name.startswith(prefix))
+
+
+class FlatModel:
+    """A module whose parameters are views of one flat vector `w`, so that loading weights is one copy."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.layout = Layout.of(module)
+        self.parameters = [p for _, p in _trainable(module)]
+        self.w = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        for parameter, view in zip(self.parameters, self.layout.views(self.w).values(), strict=True):
+            parameter.data = view
+        self._buffers = [b for _, b in _buffers(module)]
+
+    @property
+    def buffers(self) -> Tensor:
+        """A copy [B] of the buffers, in the parameters' dtype."""
+        if not self._buffers:
+            return self.w.new_zeros(0)
+        return torch.cat([b.detach().reshape(-1).to(self.w.dtype) for b in self._buffers])
+
+    def load(self, w: Tensor, buffers: Tensor | None = None) -> None:
+        """Take weights [D] and, where given, buffers [B]; integer buffers are rounded."""
+        if w.data_ptr() != self.w.data_ptr():
+            self.w.copy_(w)
+        if buffers is not None and self._buffers:
+            views = self.layout.buffer_views(buffers).values()
+            for buffer, value in zip(self._buffers, views, strict=True):
+                buffer.copy_(value if buffer.is_floating_point() else value.round())
+
+    def release(self) -> nn.Module:
+        """The module with parameters that own their memory again; this view ends."""
+        for parameter in self.parameters:
+            parameter.data = parameter.data.clone()
+        return self.module

@@ -1,0 +1,135 @@
+"""Everything that is fetched, built and checked before a run starts."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedkeel import models, streams
+from fedkeel.data import datasets
+from fedkeel.data.datasets import Dataset, Examples
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError, InputError
+from fedkeel.experiment import Experiment
+
+GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
+
+
+def prepare(
+    experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
+) -> tuple[Experiment, FederatedData, nn.Module]:
+    """The experiment as it will run, its data and its freshly initialised model."""
+    experiment, data = _data(experiment, data)
+    data = data.to(getattr(torch, experiment.dtype))
+    experiment, module = _model(experiment, data, model)
+    _check_model(module, data, experiment.local.batch_size)
+    return experiment, data, module
+
+
+def federate(experiment: Experiment) -> FederatedData:
+    """The data set that the experiment names, limited and dealt out as it says."""
+    settings = experiment.dataset
+    if settings.name.startswith(GIVEN):
+        raise InputError(f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)")
+    loaded = _call(settings.name, "dataset.name") if ":" in settings.name else datasets.load(settings.name)
+    if isinstance(loaded, Dataset):
+        limited = replace(
+            loaded,
+            train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
+            test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
+        )
+        loaded = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
+    if not isinstance(loaded, FederatedData):
+        raise InputError(
+            f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
+        )
+    return replace(loaded, augment=settings.augment == "crop-flip", resize=settings.resize)
+
+
+def _data(experiment: Experiment, data: FederatedData | None) -> tuple[Experiment, FederatedData]:
+    if data is None:
+        data = federate(experiment)
+    else:
+        if "partition" in experiment.model_fields_set:
+            raise InputError("partition: the data given in Python is already dealt out; accepted: leave it out")
+        experiment = experiment.replace(dataset={"name": GIVEN + data.name})
+    if len(data) != experiment.clients:
+        if "clients" in experiment.model_fields_set:
+            raise InputError(
+                f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
+            )
+        experiment = experiment.replace(clients=len(data))
+    return experiment, data
+
+
+def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Examples:
+    if limit is None or limit >= len(examples.y):
+        return examples
+    chosen = np.sort(streams.generator(seed, f"{which} limit").permutation(len(examples.y))[:limit])
+    return Examples(examples.x[chosen], examples.y[chosen])
+
+
+def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None) -> tuple[Experiment, nn.Module]:
+    settings = experiment.model
+    if given is not None:
+        experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
+        module = copy.deepcopy(given)
+    elif settings.name.startswith(GIVEN):
+        raise InputError(f"model.name: {settings.name!r} was given in Python; accepted: hand it to run(model=...)")
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
+            module = _build(settings.name, settings.options, data)
+    return experiment, module.to(getattr(torch, experiment.dtype))
+
+
+def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
+    if ":" not in name:
+        return models.build(name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+    module = _call(name, "model.name", **options)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
+    return module
+
+
+def _call(name: str, field: str, **options: Any) -> Any:
+    """Call `module:function`."""
+    module, _, function = name.partition(":")
+    try:
+        target = getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{field}: {name!r} cannot be imported ({error}); accepted: module:function") from None
+    try:
+        return target(**options)
+    except FedkeelError:
+        raise
+    except Exception as error:
+        raise InputError(f"{field}: {name} failed ({type(error).__name__}: {error})") from error
+
+
+def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
+    """A forward pass in training mode, on a copy, with the smallest batch that will occur."""
+    sizes = data.sizes[data.sizes > 0]
+    full = sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
+    smallest = int(np.where(sizes % full, sizes % full, full).min())
+    x, _ = data.train_batch(torch.arange(smallest), torch.Generator())
+    trial = copy.deepcopy(module).train()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            logits = trial(x)
+    except Exception as error:
+        raise InputError(
+            f"model: it fails on a training batch of shape {list(x.shape)} ({type(error).__name__}: {error})"
+        ) from error
+    shape = tuple(getattr(logits, "shape", ()))
+    if len(shape) != 2 or shape[0] != smallest or shape[1] < data.classes:
+        raise InputError(
+            f"model: its output for {smallest} samples has shape {list(shape)}; accepted: [{smallest}, {data.classes}], "
+            f"as the labels run from 0 to {data.classes - 1}"
+        )

@@ -1,0 +1,78 @@
+"""The folder of one run: experiment.yaml, history.jsonl, clients.jsonl, summary.json, model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedkeel.errors import InputError
+from fedkeel.experiment import Experiment
+from fedkeel.runtime.progress import RoundEnd
+
+
+class RunFolder(AbstractContextManager["RunFolder"]):
+    """Rows are written as they come; what is written whole is renamed into place."""
+
+    def __init__(self, path: str | Path, experiment: Experiment) -> None:
+        self.path = Path(path)
+        check_free(self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._write("experiment.yaml", experiment.to_yaml())
+            self._history: TextIO = (self.path / "history.jsonl").open("w", encoding="utf-8")
+            self._clients: TextIO = (self.path / "clients.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"out: {self.path} cannot be written ({error.strerror})") from None
+
+    def add(self, end: RoundEnd) -> None:
+        """Write down one round."""
+        self._clients.writelines(_line(asdict(a)) for a in end.arrivals)
+        self._clients.flush()
+        if end.evaluation is not None:
+            self._history.write(_line(asdict(end.evaluation)))
+            self._history.flush()
+
+    def finish(self, summary: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
+        """Write the final model and, last of all, the summary: a folder that has one is complete."""
+        partial = self.path / "model.safetensors.partial"
+        save_file({name: tensor.contiguous() for name, tensor in model.items()}, partial)
+        os.replace(partial, self.path / "model.safetensors")
+        self._write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+    def __exit__(self, *_: object) -> None:
+        self._history.close()
+        self._clients.close()
+
+    def _write(self, name: str, text: str) -> None:
+        partial = self.path / f"{name}.partial"
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, self.path / name)
+
+
+def check_free(path: Path) -> None:
+    """Refuse a folder that already holds something, so that no finished run is overwritten."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"out: {path} is a file; accepted: a new or empty folder")
+    if path.is_dir() and any(path.iterdir()):
+        raise InputError(f"out: {path} is not empty; accepted: a new or empty folder")
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """`parent/name`, with a number behind it if that is taken."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"

@@ -1,0 +1,86 @@
+"""The base of every section of an experiment, and its errors in one clear sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedkeel.errors import InputError, unknown
+
+
+class Section(BaseModel):
+    """A frozen group of settings; unknown keys, infinities and NaN are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def make(section: type[S], values: Mapping[str, Any], field: str = "") -> S:
+    """`section(**values)`, with pydantic's errors told as InputError; `field` is the section's own name."""
+    try:
+        return section(**values)
+    except ValidationError as error:
+        raise explain(error, section, field) from None
+
+
+def explain(error: ValidationError, section: type[BaseModel], field: str = "") -> InputError:
+    """The same error with field, value and what would be accepted, one line for each thing that is wrong."""
+    lines = [_sentence(e, section, field) for e in error.errors(include_url=False)]
+    return InputError("\n".join(dict.fromkeys(lines)))
+
+
+def _sentence(error: ErrorDetails, section: type[BaseModel], field: str) -> str:
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
+    path, owner = _path(error["loc"], section)
+    name = ".".join(filter(None, [field, *path]))
+    if error["type"] == "extra_forbidden":
+        return str(unknown(f"setting {name}", path[-1], owner.model_fields))
+    if error["type"] == "union_tag_invalid":
+        context = error["ctx"]
+        return f"{name}.{_bare(context['discriminator'])}: {context['tag']!r} is unknown; accepted: " + _bare(
+            context["expected_tags"]
+        )
+    reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    reason = reason[:1].lower() + reason[1:]
+    return f"{name}: {error['input']!r} is not accepted; accepted: {reason}"
+
+
+def _bare(text: str) -> str:
+    return text.replace("'", "")
+
+
+def _path(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[list[str], type[BaseModel]]:
+    """The dotted path without the tags of unions, and the section that owns its last element."""
+    path: list[str] = []
+    owner = section
+    for part in loc:
+        inner = _sections(owner.model_fields[path[-1]].annotation) if path and path[-1] in owner.model_fields else []
+        tagged = [s for s in inner if "kind" in s.model_fields and s.model_fields["kind"].default == part]
+        if tagged:
+            owner = tagged[0]
+            continue
+        if len(inner) == 1:
+            owner = inner[0]
+        if isinstance(part, str) and _is_union_branch(part):
+            continue
+        path.append(str(part))
+    return path, owner
+
+
+def _is_union_branch(part: str) -> bool:
+    """Pydantic names the branch of a union in an error's path: 'constrained-int', "literal['full']"."""
+    return "[" in part or part.startswith("constrained-") or part in {"int", "float", "str"}
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a field's type mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [s for a in getattr(annotation, "__args__", ()) for s in _sections(a)]
