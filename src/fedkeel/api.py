@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -72,12 +73,14 @@ def run(
     executor = SerialExecutor(module, data, client_rule, experiment.local, experiment.seed)
     simulation = Simulation(experiment, data, FlatModel(copy.deepcopy(module)), executor)
     started = perf_counter()
-    if out is None:
-        history = _follow(simulation, [progress] if progress else [])
-        folder = None
-    else:
-        with RunFolder(out, experiment) as folder:
-            history = _follow(simulation, [folder.add, *([progress] if progress else [])])
+    observers = [progress] if progress else []
+    with _threads(experiment.threads):
+        if out is None:
+            folder = None
+            history = _follow(simulation, observers)
+        else:
+            with RunFolder(out, experiment) as folder:
+                history = _follow(simulation, [folder.add, *observers])
     wall_seconds = perf_counter() - started
     final = FlatModel(copy.deepcopy(module))
     final.load(simulation.evaluated, simulation.buffers)
@@ -90,6 +93,16 @@ def run(
     if folder is not None:
         folder.finish(summary, result.model.state_dict())
     return result
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _follow(simulation: Simulation, observers: Sequence[Callable[[RoundEnd], None]]) -> list[Evaluation]:
@@ -130,7 +143,7 @@ def _summary(simulation: Simulation, history: Sequence[Evaluation], wall_seconds
         "samples_per_second": simulation.samples_trained / simulation.training_seconds,
         "parameters": simulation.layout.size,
         "executor": experiment.executor,
-        "threads": torch.get_num_threads(),
+        "threads": experiment.threads,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

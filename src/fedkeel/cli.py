@@ -27,11 +27,15 @@ app.add_typer(data_app, name="data")
 
 Given = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings on top of it."),
+    typer.Argument(
+        metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings on top of it."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE ...", help="Settings, as many as you like: --set clients=50 local.lr=0.1"),
+    typer.Option(
+        "--set", metavar="KEY=VALUE ...", help="Settings, as many as you like: --set clients=50 local.lr=0.1"
+    ),
 ]
 
 
@@ -52,7 +56,12 @@ def run(
 
     experiment = _experiment(given, overrides)
     if out is None:
-        parts = (experiment.dataset.name, experiment.model.name, experiment.algorithm.name, f"seed{experiment.seed}")
+        parts = (
+            experiment.dataset.name,
+            experiment.model.name,
+            experiment.algorithm.name,
+            f"seed{experiment.seed}",
+        )
         out = free_folder(Path("runs"), experiment.name or "-".join(parts).replace(":", "_"))
     with display.progress(experiment) as progress:
         result = api.run(experiment, out, progress=progress)
@@ -107,7 +116,8 @@ def data_get(name: Annotated[str, typer.Argument(help="A data set's name.")]) ->
 
 
 @data_app.command(
-    "show", epilog="Example:  fedkeel data show mnist --partition dirichlet --set partition.alpha=0.6 clients=100"
+    "show",
+    epilog="Example:  fedkeel data show mnist --partition dirichlet --set partition.alpha=0.6 clients=100",
 )
 def data_show(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
@@ -121,7 +131,9 @@ def data_show(
     from fedkeel.prepare import federate
     from fedkeel.report.heatmap import label_heatmap
 
-    experiment = _experiment(given, [f"dataset.name={name}", f"partition.kind={partition}", *(overrides or [])])
+    experiment = _experiment(
+        given, [f"dataset.name={name}", f"partition.kind={partition}", *(overrides or [])]
+    )
     counts = federate(experiment).label_counts()
     path = out or Path(f"{name}-{experiment.partition.kind}.png".replace(":", "_"))
     if path.suffix != ".png":
@@ -175,9 +187,12 @@ def _catalogue(what: str) -> list[dict[str, Any]]:
             for m in algorithms.methods().values()
         ]
     if what == "models":
-        return [{"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()]
+        return [
+            {"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()
+        ]
     if what == "datasets":
         return [{"name": n, "about": datasets.describe(n), "settings": {}} for n in datasets.names()]
     return [
-        {"name": k, "about": partition.describe(k), "settings": partition.options(k)} for k in partition.names()
+        {"name": k, "about": partition.describe(k), "settings": partition.options(k)}
+        for k in partition.names()
     ]

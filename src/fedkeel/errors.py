@@ -24,9 +24,10 @@ class DivergenceError(FedkeelError):
     exit_code = 3
 
 
-def unknown(field: str, value: object, accepted: Iterable[str]) -> InputError:
-    """The error for a name that is none of `accepted`, with the nearest ones suggested."""
+def unknown(field: str, value: object, accepted: Iterable[str], what: str = "") -> InputError:
+    """The error for a name that is none of `accepted`, with the nearest ones suggested; `what` it should name."""
     names = sorted(accepted)
     near = get_close_matches(str(value), names, n=2, cutoff=0.6)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-    return InputError(f"{field}: {value!r} is unknown{hint}; accepted: {', '.join(names)}")
+    problem = f"not a {what}" if what else "unknown"
+    return InputError(f"{field}: {value!r} is {problem}{hint}; accepted: {', '.join(names)}")

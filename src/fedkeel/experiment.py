@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedkeel import algorithms, models
 from fedkeel.algorithms import ClientRule, ServerRule
 from fedkeel.data import datasets
-from fedkeel.data.partition import ALIASES, AnyPartition, Iid
+from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.errors import InputError
-from fedkeel.settings import Section, explain, make
+from fedkeel.settings import Section, explain
 
 SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind"}
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _named(values: Any, default: str) -> tuple[str | None, dict[str, Any]]:
+    """A section's name and what else it says; no name where that is for pydantic to refuse."""
+    if not isinstance(values, dict):
+        return None, {}
+    name = values.get("name", default)
+    return name if isinstance(name, str) else None, {str(k): v for k, v in values.items() if k != "name"}
 
 
 class DatasetSettings(Section):
@@ -46,13 +63,16 @@ class ModelSettings(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = "lenet5"
+    name: str = "mlp-400"
 
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        if ":" not in self.name:
-            models.check(self.name, self.options)
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Options that are not given get the model's defaults."""
+        name, given = _named(values, "mlp-400")
+        if name is None or ":" in name:
+            return values
+        return {"name": name, **models.complete(name, given)}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -69,14 +89,12 @@ class AlgorithmSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete(cls, values: dict[str, Any]) -> dict[str, Any]:
-        method = algorithms.find(values.get("name", "fedavg"))
-        given = {k: v for k, v in values.items() if k != "name"}
-        try:
-            client, server = method.rules(given)
-        except ValidationError as error:
-            raise explain(error, method.server, "algorithm") from None
-        return {"name": method.name, **client.model_dump(), **server.model_dump()}
+    def _complete(cls, values: Any) -> Any:
+        name, given = _named(values, "fedavg")
+        if name is None:
+            return values
+        client, server = algorithms.find(name).rules(given)
+        return {"name": name, **client.model_dump(), **server.model_dump()}
 
     def rules(self) -> tuple[ClientRule, ServerRule]:
         """The client rule and the server rule."""
@@ -127,6 +145,8 @@ class Experiment(Section):
     target_accuracy: Share | None = None
     stop_at_target: bool = False
     executor: Literal["serial"] = "serial"
+    threads: PositiveInt = 1
+    """Of PyTorch inside an operation. One is the same on every machine, bit for bit, and best for small models."""
     dtype: Literal["float32", "float64"] = "float32"
 
     def __init__(self, **values: Any) -> None:
@@ -138,15 +158,11 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Spell out shorthands and aliases."""
+        """Spell out shorthands, and the default of the word that decides what else may be said."""
         values = {k: _spelled_out(k, v) for k, v in values.items()}
         match values.get("partition"):
-            case {"kind": str(kind), **rest} if kind in ALIASES:
-                values["partition"] = {"kind": ALIASES[kind], **rest}
-            case {"kind": _}:
-                pass
-            case dict() as rest:
-                values["partition"] = {"kind": "iid", **rest}
+            case {**given} if "kind" not in given:
+                values["partition"] = {"kind": "iid", **given}
         return values
 
     @model_validator(mode="after")
@@ -163,7 +179,9 @@ class Experiment(Section):
                 f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}"
             )
         if self.stop_at_target and self.target_accuracy is None:
-            raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
+            raise InputError(
+                "stop_at_target: true is not accepted without a target; accepted: set target_accuracy"
+            )
         return self
 
     @property
@@ -183,7 +201,9 @@ class Experiment(Section):
         for override in overrides:
             key, equals, text = override.partition("=")
             if not (key and equals):
-                raise InputError(f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05")
+                raise InputError(
+                    f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05"
+                )
             if key in seen:
                 raise InputError(f"{key}: set twice; accepted: one value")
             seen.add(key)
@@ -203,7 +223,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file") from None
+        raise InputError(
+            f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"experiment file {path}: not valid YAML ({reason})") from None

@@ -99,7 +99,7 @@ class Layout:
 
 
 def _views(slices: Sequence[Slice], flat: Tensor) -> dict[str, Tensor]:
-    return {s.name: flat[..., s.start : s.stop].reshape(*flat.shape[:-1], *s.shape) for s in slices}
+    return {s.name: flat[..., s.start : s.stop].reshape((*flat.shape[:-1], *s.shape)) for s in slices}
 
 
 def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

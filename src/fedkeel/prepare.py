@@ -36,7 +36,9 @@ def federate(experiment: Experiment) -> FederatedData:
     """The data set that the experiment names, limited and dealt out as it says."""
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
-        raise InputError(f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)")
+        raise InputError(
+            f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)"
+        )
     loaded = _call(settings.name, "dataset.name") if ":" in settings.name else datasets.load(settings.name)
     if isinstance(loaded, Dataset):
         limited = replace(
@@ -44,7 +46,9 @@ def federate(experiment: Experiment) -> FederatedData:
             train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
             test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
         )
-        loaded = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
+        loaded = FederatedData.from_dataset(
+            limited, experiment.partition, experiment.clients, experiment.seed
+        )
     if not isinstance(loaded, FederatedData):
         raise InputError(
             f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
@@ -57,7 +61,9 @@ def _data(experiment: Experiment, data: FederatedData | None) -> tuple[Experimen
         data = federate(experiment)
     else:
         if "partition" in experiment.model_fields_set:
-            raise InputError("partition: the data given in Python is already dealt out; accepted: leave it out")
+            raise InputError(
+                "partition: the data given in Python is already dealt out; accepted: leave it out"
+            )
         experiment = experiment.replace(dataset={"name": GIVEN + data.name})
     if len(data) != experiment.clients:
         if "clients" in experiment.model_fields_set:
@@ -75,13 +81,17 @@ def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Exam
     return Examples(examples.x[chosen], examples.y[chosen])
 
 
-def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None) -> tuple[Experiment, nn.Module]:
+def _model(
+    experiment: Experiment, data: FederatedData, given: nn.Module | None
+) -> tuple[Experiment, nn.Module]:
     settings = experiment.model
     if given is not None:
         experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
         module = copy.deepcopy(given)
     elif settings.name.startswith(GIVEN):
-        raise InputError(f"model.name: {settings.name!r} was given in Python; accepted: hand it to run(model=...)")
+        raise InputError(
+            f"model.name: {settings.name!r} was given in Python; accepted: hand it to run(model=...)"
+        )
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
@@ -104,7 +114,9 @@ def _call(name: str, field: str, **options: Any) -> Any:
     try:
         target = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{field}: {name!r} cannot be imported ({error}); accepted: module:function") from None
+        raise InputError(
+            f"{field}: {name!r} cannot be imported ({error}); accepted: module:function"
+        ) from None
     try:
         return target(**options)
     except FedkeelError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from fedkeel.errors import InputError, unknown
@@ -15,6 +15,15 @@ class Section(BaseModel):
     """A frozen group of settings; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, values: Any) -> Any:
+        """YAML's true is a word where a setting is not a switch, so that `rounds: true` is refused."""
+        if not isinstance(values, dict):
+            return values
+        words = {name for name, field in cls.model_fields.items() if field.annotation is not bool}
+        return {k: str(v).lower() if isinstance(v, bool) and k in words else v for k, v in values.items()}
 
 
 S = TypeVar("S", bound=Section)
@@ -41,7 +50,8 @@ def _sentence(error: ErrorDetails, section: type[BaseModel], field: str) -> str:
     path, owner = _path(error["loc"], section)
     name = ".".join(filter(None, [field, *path]))
     if error["type"] == "extra_forbidden":
-        return str(unknown(f"setting {name}", path[-1], owner.model_fields))
+        kind = owner.model_fields.get("kind")
+        return str(unknown(name, path[-1], owner.model_fields, what=f"setting of {kind.default}" if kind else "setting"))
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
         return f"{name}.{_bare(context['discriminator'])}: {context['tag']!r} is unknown; accepted: " + _bare(
@@ -61,7 +71,11 @@ def _path(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[list[st
     path: list[str] = []
     owner = section
     for part in loc:
-        inner = _sections(owner.model_fields[path[-1]].annotation) if path and path[-1] in owner.model_fields else []
+        inner = (
+            _sections(owner.model_fields[path[-1]].annotation)
+            if path and path[-1] in owner.model_fields
+            else []
+        )
         tagged = [s for s in inner if "kind" in s.model_fields and s.model_fields["kind"].default == part]
         if tagged:
             owner = tagged[0]

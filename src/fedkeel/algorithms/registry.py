@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fedkeel.algorithms.rules import ClientRule, ServerRule
 from fedkeel.errors import InputError, unknown
+from fedkeel.settings import Section, make
+
+R = TypeVar("R", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,16 @@ class Method:
         return {**self.client().model_dump(), **self.server().model_dump()}
 
     def rules(self, settings: Mapping[str, Any]) -> tuple[ClientRule, ServerRule]:
-        """Both rules with these settings; raises InputError for an unknown one, pydantic's error for a bad one."""
+        """Both rules with these settings."""
         for key in settings:
             if key not in self.defaults:
                 accepted = ", ".join(sorted(self.defaults)) or "none"
                 raise InputError(f"algorithm.{key}: {self.name} has no such setting; accepted: {accepted}")
-        client, server = self.client.model_fields, self.server.model_fields
-        return (
-            self.client(**{k: v for k, v in settings.items() if k in client}),
-            self.server(**{k: v for k, v in settings.items() if k in server}),
-        )
+        return _make(self.client, settings), _make(self.server, settings)
+
+
+def _make(rule: type[R], settings: Mapping[str, Any]) -> R:
+    return make(rule, {k: v for k, v in settings.items() if k in rule.model_fields}, "algorithm")
 
 
 _METHODS: dict[str, Method] = {}

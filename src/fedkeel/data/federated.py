@@ -45,9 +45,13 @@ class FederatedData:
                 f"samples, {tuple(self.train.x.shape[1:])}"
             )
         if self.augment and self.train.x.dim() != 4:
-            raise InputError("dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]")
+            raise InputError(
+                "dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]"
+            )
         if self.resize and self.train.x.dim() != 4:
-            raise InputError(f"dataset.resize: {self.resize} is not accepted for this data; accepted: images only")
+            raise InputError(
+                f"dataset.resize: {self.resize} is not accepted for this data; accepted: images only"
+            )
 
     @classmethod
     def from_dataset(cls, dataset: Dataset, partition: Partition, clients: int, seed: int) -> FederatedData:
@@ -76,7 +80,9 @@ class FederatedData:
             train, held_out = _hold_out(samples, test, seed)
         else:
             train, held_out = samples, _examples(*test)
-        dataset = Dataset("custom", train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary))
+        dataset = Dataset(
+            "custom", train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary)
+        )
         return cls.from_dataset(dataset, _partition(partition), clients, seed)
 
     @classmethod
@@ -89,7 +95,9 @@ class FederatedData:
         parts = [_examples(x, y) for x, y in clients]
         shapes = {tuple(p.x.shape[1:]) for p in parts}
         if len(shapes) > 1:
-            raise InputError(f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients")
+            raise InputError(
+                f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients"
+            )
         train = Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
         held_out = _examples(*test)
         offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)
@@ -98,7 +106,11 @@ class FederatedData:
 
     @classmethod
     def from_torch(
-        cls, dataset: torch.utils.data.Dataset[Any], *, test: torch.utils.data.Dataset[Any] | float = 0.2, **how: Any
+        cls,
+        dataset: torch.utils.data.Dataset[Any],
+        *,
+        test: torch.utils.data.Dataset[Any] | float = 0.2,
+        **how: Any,
     ) -> FederatedData:
         """Read map-style torch data sets of (x, label) pairs once, then as `from_arrays`."""
         held_out = test if isinstance(test, float) else _read_all(test)
@@ -187,14 +199,15 @@ def _examples(x: ArrayLike, y: ArrayLike) -> Examples:
         raise InputError(
             f"y: dtype {labels.dtype} and shape {tuple(labels.shape)} are not accepted; accepted: integers [n]"
         )
+    if samples.shape[:1] != labels.shape:
+        raise InputError(f"data: samples of shape {tuple(samples.shape)} with {len(labels)} labels; accepted: as many")
     tokens = samples.dtype in (torch.int32, torch.int64)
     return Examples(samples.to(torch.int64 if tokens else torch.float32).contiguous(), labels.to(torch.int64))
 
 
 def _check(examples: Examples, which: str, classes: int) -> None:
-    n = len(examples.y)
-    if n == 0 or len(examples.x) != n:
-        raise InputError(f"data: {len(examples.x)} {which} samples with {n} labels; accepted: as many, at least one")
+    if len(examples.y) == 0:
+        raise InputError(f"data: no {which} samples; accepted: at least one")
     low, high = int(examples.y.min()), int(examples.y.max())
     if low < 0 or high >= classes:
         raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
@@ -216,7 +229,9 @@ def _hold_out(samples: Examples, share: float, seed: int) -> tuple[Examples, Exa
     n = len(samples.y)
     count = round(share * n)
     if not 0 < count < n:
-        raise InputError(f"test: {share} of {n} samples is not accepted; accepted: a share that leaves some on both sides")
+        raise InputError(
+            f"test: {share} of {n} samples is not accepted; accepted: a share that leaves some on both sides"
+        )
     order = torch.from_numpy(streams.generator(seed, "hold out").permutation(n))
     test, train = order[:count], order[count:]
     return Examples(samples.x[train], samples.y[train]), Examples(samples.x[test], samples.y[test])

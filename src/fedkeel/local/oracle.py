@@ -38,13 +38,15 @@ class ClientOracle:
     def batches(self, epoch: int) -> Iterator[None]:
         """Shuffle the client's samples and make one mini-batch after the other current; the last may be smaller."""
         seed, round_, client = self._where
-        order = streams.permutations(streams.keys(seed, "batches", round_, client, epoch), len(self._indices))[0]
+        order = streams.permutations(
+            streams.keys(seed, "batches", round_, client, epoch), len(self._indices)
+        )[0]
         # Dropout inside a user's module can only draw from torch's global generator: it is seeded by name here,
         # and restored by the executor.
         torch.manual_seed(streams.key(seed, "dropout", round_, client, epoch) >> 1)
         augment = torch.Generator().manual_seed(streams.key(seed, "augment", round_, client, epoch) >> 1)
         size = len(order) if self._local.batch_size == "full" else self._local.batch_size
-        for chosen in self._indices[torch.from_numpy(order)].split(size):
+        for chosen in torch.split(self._indices[torch.from_numpy(order)], size):
             self._batch = self._data.train_batch(chosen, augment)
             self._counted = False
             yield

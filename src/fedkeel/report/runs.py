@@ -29,7 +29,9 @@ class RunRecord:
             lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
             history = [json.loads(line) for line in lines]
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise InputError(f"run folder {folder}: cannot be read ({error}); accepted: a folder made by fedkeel run") from None
+            raise InputError(
+                f"run folder {folder}: cannot be read ({error}); accepted: a folder made by fedkeel run"
+            ) from None
         if not history:
             raise InputError(f"run folder {folder}: no evaluation yet; accepted: a run with at least one")
         return cls(folder, experiment, history)

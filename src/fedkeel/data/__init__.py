@@ -1,0 +1,1 @@
+"""Readers, sources, data sets, partitions: who has what."""

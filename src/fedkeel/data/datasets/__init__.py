@@ -1,0 +1,68 @@
+"""The data sets by name: what there is, how to get it, and its tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedkeel.data.datasets.examples import Dataset, Examples
+from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
+from fedkeel.data.sources import cache
+from fedkeel.data.sources.layout import Found, find
+from fedkeel.errors import InputError, unknown
+
+__all__ = ["Dataset", "Examples", "canonical", "describe", "get", "load", "names"]
+
+
+def names() -> list[str]:
+    """The names that `load` takes."""
+    return list(ENTRIES)
+
+
+def canonical(name: str) -> str:
+    """The name without alias; an unknown one is refused."""
+    own = ALIASES.get(name, name)
+    if own not in ENTRIES:
+        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES])
+    return own
+
+
+def describe(name: str) -> str:
+    """One line on a data set: its size, its shape, and the papers that use it."""
+    return str(_entry(name))
+
+
+def get(name: str) -> Path:
+    """Fetches a data set if it is not there, verifies every checksum, and returns its folder."""
+    entry = _entry(name)
+    found = find(entry.root, entry.layouts)
+    if found is None:
+        return _fetch(entry).folder
+    cache.verify(found)
+    return found.folder
+
+
+def load(name: str, *, fetch: bool = True) -> Dataset:
+    """The data set as tensors; with `fetch` it is fetched first if it is not there."""
+    entry = _entry(name)
+    found = find(entry.root, entry.layouts)
+    if found is not None:
+        cache.verify_if_changed(found)
+    elif fetch:
+        found = _fetch(entry)
+    else:
+        raise cache.missing(entry.root, entry.layouts, "it was not to be fetched")
+    train, test = entry.prepare(found)
+    if (len(train), len(test)) != entry.sizes:
+        raise InputError(
+            f"{found.folder}: expected {entry.sizes[0]:,} training and {entry.sizes[1]:,} test examples, "
+            f"found {len(train):,} and {len(test):,}"
+        )
+    return Dataset(entry.name, train, test, entry.classes, entry.vocabulary)
+
+
+def _entry(name: str) -> Entry:
+    return ENTRIES[canonical(name)]
+
+
+def _fetch(entry: Entry) -> Found:
+    return cache.fetch(entry.root, entry.layouts, entry.sources)

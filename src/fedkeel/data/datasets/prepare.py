@@ -1,0 +1,93 @@
+"""From what a reader returns to tensors."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedkeel.data import text
+from fedkeel.data.datasets.examples import Examples
+from fedkeel.data.readers.content import Images, Labels
+from fedkeel.data.sources.cache import write_atomically
+from fedkeel.data.sources.layout import Found
+
+Integers = NDArray[np.integer]
+_FITS_IN_CACHE = 256  # images that the processor keeps at hand from one operation to the next
+
+
+class Preparation(Protocol):
+    """Reads a data set's files and makes tensors of them."""
+
+    def __call__(self, found: Found) -> tuple[Examples, Examples]:
+        """Training and test examples."""
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Images scaled to 0..1, then (x - mean) / std per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, found: Found) -> tuple[Examples, Examples]:
+        """Reads and normalises both splits."""
+        train, test = found.layout.read(found.folder)
+        return self._examples(*train), self._examples(*test)
+
+    def _examples(self, images: Images, labels: Labels) -> Examples:
+        x = torch.from_numpy(images.astype(np.float32, order="C"))
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        for part in torch.split(x, _FITS_IN_CACHE):
+            part.div_(255).sub_(mean).div_(std)
+        return Examples(x, torch.from_numpy(labels))
+
+
+@dataclass(frozen=True)
+class Tokenise:
+    """Texts to token ids, which are kept beside the texts for the next time."""
+
+    tokenizer: text.HashingTokenizer
+
+    def __call__(self, found: Found) -> tuple[Examples, Examples]:
+        """Reads the kept ids, or else the texts."""
+        path = found.folder / f"tokens-{self._key(found)}.npz"
+        arrays = _load(path)
+        if arrays is None:
+            arrays = self._encode(found)
+            _keep(path, arrays)
+        train_x, train_y, test_x, test_y = (torch.from_numpy(array.astype(np.int64)) for array in arrays)
+        return Examples(train_x, train_y), Examples(test_x, test_y)
+
+    def _key(self, found: Found) -> str:
+        """Names everything that the ids depend on."""
+        return blake2b(f"{text.SCHEME} {self.tokenizer} {found.state()}".encode(), digest_size=8).hexdigest()
+
+    def _encode(self, found: Found) -> list[Integers]:
+        train, test = found.layout.read(found.folder)
+        small = np.min_scalar_type(self.tokenizer.vocabulary - 1)
+        train_x, test_x = (self.tokenizer.encode(split[0]).astype(small) for split in (train, test))
+        return [train_x, train[1], test_x, test[1]]
+
+
+def _load(path: Path) -> list[Integers] | None:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return [archive[name] for name in archive.files]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _keep(path: Path, arrays: list[Integers]) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, *arrays)
+    with suppress(OSError):  # a read-only cache only costs time
+        write_atomically(path, buffer.getvalue())

@@ -1,0 +1,64 @@
+"""How samples are dealt out to clients."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from fedkeel.data.partition.assignment import Assignment
+from fedkeel.data.partition.base import Partition
+from fedkeel.data.partition.classes import Classes
+from fedkeel.data.partition.dirichlet import Dirichlet
+from fedkeel.data.partition.iid import Iid
+from fedkeel.data.partition.shards import Shards
+from fedkeel.errors import unknown
+
+__all__ = [
+    "ALIASES",
+    "AnyPartition",
+    "Assignment",
+    "Classes",
+    "Dirichlet",
+    "Iid",
+    "Partition",
+    "Shards",
+    "describe",
+    "names",
+]
+
+ALIASES = {"pathological": "shards"}
+"""Other names that `kind` may have."""
+
+_KINDS: dict[str, type[Partition]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "shards": Shards,
+    "classes": Classes,
+}
+
+
+def _without_alias(given: Any) -> Any:
+    match given:
+        case {"kind": str(kind), **rest}:
+            return {"kind": ALIASES.get(kind, kind), **rest}
+    return given
+
+
+AnyPartition = Annotated[
+    Iid | Dirichlet | Shards | Classes, Field(discriminator="kind"), BeforeValidator(_without_alias)
+]
+"""A field of this type is made from {"kind": ..., ...}; aliases of the kind are accepted."""
+
+
+def names() -> tuple[str, ...]:
+    """Every `kind`, without aliases."""
+    return tuple(_KINDS)
+
+
+def describe(kind: str) -> str:
+    """What a kind of partition does, with its source, in one line."""
+    kind = ALIASES.get(kind, kind)
+    if kind not in _KINDS:
+        raise unknown("partition.kind", kind, {*_KINDS, *ALIASES})
+    return (_KINDS[kind].__doc__ or "").partition("\n")[0]

@@ -1,0 +1,71 @@
+"""What all partitions share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedkeel import streams
+from fedkeel.data.partition.assignment import Assignment
+from fedkeel.errors import InputError
+from fedkeel.settings import Section
+
+
+class Partition(Section, ABC):
+    """Deals every sample to exactly one client: a pure function of labels, number of clients and seed.
+
+    Samples are dealt to slots, which are then given to clients at random, so that a client's number says
+    nothing about its data. The same seed makes the same clients large, whatever the kind.
+    """
+
+    kind: str
+    size_ratio: float = Field(default=1.0, ge=1, le=1e6)
+    """ξ of FedLGA's Fig. 10: a random half of the clients, rounded down, weighs ξ and the others 1."""
+
+    def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
+        """Deal the samples with these labels to `clients`; raises InputError where that is impossible."""
+        _check_labels(labels)
+        if clients < 1:
+            raise InputError(f"clients: {clients} is not accepted; accepted: 1 or more")
+        self._check_size(len(labels), clients)
+        draw = streams.generator(seed, "partition")
+        client_of_slot = draw.permutation(clients)
+        weights = draw.permutation(self._weights(clients))
+        slots = self._slots(labels, weights, draw)
+        return Assignment.from_owner(client_of_slot[slots], clients)
+
+    @abstractmethod
+    def _slots(
+        self, labels: NDArray[np.int64], weights: NDArray[np.float64], draw: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """[samples], the slot of each; `weights` [slots] say how their sizes should compare."""
+
+    def _check_size(self, samples: int, clients: int) -> None:
+        """Refuse what cannot give every client enough; by default that is one sample."""
+        if clients > samples:
+            raise InputError(
+                f"clients: {clients} is not accepted with {samples} samples; accepted: 1 to {samples}"
+            )
+
+    def _weights(self, clients: int) -> NDArray[np.float64]:
+        return np.where(np.arange(clients) < clients // 2, self.size_ratio, 1.0)
+
+
+def check_room(field: str, per_client: int, samples: int, clients: int) -> None:
+    """Refuse a setting that asks for more samples per client than there are."""
+    if per_client * clients > samples:
+        raise InputError(
+            f"{field}: {per_client} is not accepted with {clients} clients and {samples} samples; "
+            f"accepted: at most {samples // clients}"
+        )
+
+
+def _check_labels(labels: NDArray[np.int64]) -> None:
+    if labels.ndim != 1 or len(labels) == 0 or not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(
+            f"labels: {labels.dtype} of shape {labels.shape} is not accepted; accepted: integers [samples], "
+            "at least one"
+        )

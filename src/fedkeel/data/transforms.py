@@ -1,0 +1,33 @@
+"""Augmentation of image batches [n, C, H, W]; every random bit is the caller's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def random_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
+    """Crops every image at a random place of its zero-padded self, and mirrors it with probability 1/2."""
+    top, left = torch.randint(0, 2 * padding + 1, (2, len(x)), generator=generator, device=generator.device)
+    mirrored = torch.randint(0, 2, (len(x),), generator=generator, device=generator.device) == 1
+    return crop_flip(x, top.to(x.device), left.to(x.device), mirrored.to(x.device), padding)
+
+
+def crop_flip(x: Tensor, top: Tensor, left: Tensor, mirrored: Tensor, padding: int = 4) -> Tensor:
+    """Image i, zero-padded on all sides, cut to its size at (top[i], left[i]), then mirrored if so said.
+
+    `top` and `left` are integers 0..2*padding, `mirrored` is boolean, all of shape [n].
+    """
+    n, channels, height, width = x.shape
+    across, down = (torch.arange(length, device=x.device) for length in (width, height))
+    columns = left[:, None] + torch.where(mirrored[:, None], across.flip(0), across)
+    rows = top[:, None] + down
+    pixels = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]
+    padded = functional.pad(x, [padding] * 4).flatten(2)
+    return padded.gather(2, pixels.view(n, 1, -1).expand(n, channels, -1)).view(x.shape)
+
+
+def resize(x: Tensor, size: int) -> Tensor:
+    """Every image resized to `size` x `size`, bilinear, smoothed against aliasing where it shrinks."""
+    return functional.interpolate(x, size=(size, size), mode="bilinear", align_corners=False, antialias=True)

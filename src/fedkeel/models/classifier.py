@@ -1,0 +1,22 @@
+"""The one module class that every model of the zoo is."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Classifier(nn.Module):
+    """A `body` that maps a batch to features [n, F], and a linear `head` from those to logits [n, classes].
+
+    The papers' final softmax is part of the cross-entropy loss, not of the model.
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
+        super().__init__()
+        self.body = body
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of a batch."""
+        logits: Tensor = self.head(self.body(x))
+        return logits

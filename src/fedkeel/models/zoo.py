@@ -1,0 +1,83 @@
+"""The zoo's table of models and the functions that look into it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedkeel.errors import InputError, unknown
+from fedkeel.models import small
+from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, images
+from fedkeel.models.alexnet import alexnet
+from fedkeel.models.classifier import Classifier
+from fedkeel.models.densenet import densenet121
+from fedkeel.models.googlenet import googlenet
+from fedkeel.models.inputs import Inputs
+from fedkeel.models.resnet import resnet18, resnet20
+from fedkeel.models.textcnn import textcnn
+from fedkeel.models.vgg import vgg11
+
+Factory = Callable[..., Classifier]
+
+# The smallest image leaves every convolution something to see, and every batch norm at least 2 x 2 pixels, so
+# that a client's last batch may hold a single sample.
+_ZOO: dict[str, tuple[Factory, Accepts]] = {
+    "linear": (small.linear, ARRAYS),
+    "mlp-400": (small.mlp_400, ARRAYS),
+    "mnist-cnn": (small.mnist_cnn, images(4)),
+    "lenet5": (small.lenet5, images(12)),
+    "lenet5-wide": (small.lenet5_wide, images(12)),
+    "cifar10-cnn": (small.cifar10_cnn, images(8)),
+    "cnn": (small.cnn, images(3)),
+    "vgg11": (vgg11, images(17)),
+    "resnet18": (resnet18, images(9)),
+    "resnet20": (resnet20, images(5)),
+    "alexnet": (alexnet, images(17)),
+    "googlenet": (googlenet, images(5)),
+    "densenet121": (densenet121, images(16)),
+    "textcnn": (textcnn, TOKENS),
+}
+
+
+def names() -> list[str]:
+    """Every model's name."""
+    return list(_ZOO)
+
+
+def describe(name: str) -> str:
+    """One line: what the model is and which paper trains it."""
+    return (inspect.getdoc(_find(name)[0]) or "").partition("\n")[0]
+
+
+def options(name: str) -> dict[str, object]:
+    """The model's options with their defaults."""
+    parameters = inspect.signature(_find(name)[0]).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def build(name: str, inputs: Inputs, **chosen: Any) -> Classifier:
+    """The model fitted to `inputs`, its weights drawn from torch's global generator (the caller seeds it)."""
+    factory, accepts = _find(name)
+    if not accepts.holds(inputs):
+        raise InputError(f"model.name: {name} does not fit {inputs}; accepted: {accepts.what}")
+    return factory(inputs, **complete(name, chosen))
+
+
+def complete(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The model's options with these chosen and the others at their defaults; refuses what it does not offer."""
+    offered = options(name)
+    for option, value in chosen.items():
+        if option not in offered:
+            raise InputError(
+                f"model.{option}: {name} has no such option; accepted: {', '.join(offered) or 'none'}"
+            )
+        if not OPTIONS[option].holds(value):
+            raise InputError(f"model.{option}: {value!r} is refused; accepted: {OPTIONS[option].what}")
+    return {**offered, **chosen}
+
+
+def _find(name: str) -> tuple[Factory, Accepts]:
+    if name not in _ZOO:
+        raise unknown("model.name", name, _ZOO)
+    return _ZOO[name]

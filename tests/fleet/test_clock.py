@@ -1,0 +1,50 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkeel.errors import FedkeelError
+from fedkeel.experiment import FleetSettings
+from fedkeel.fleet.clock import EventQueue
+from fedkeel.fleet.profile import Fleet
+
+events = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 1.5, 2.0]), st.integers(0, 2)), max_size=30)
+
+
+@given(events)
+def test_order_is_time_then_rank_then_scheduling(plan: list[tuple[float, int]]) -> None:
+    queue: EventQueue[int] = EventQueue()
+    for number, (time, rank) in enumerate(plan):
+        queue.schedule(time, (rank,), number)
+    taken = [event.what for event in queue]
+    assert taken == sorted(range(len(plan)), key=lambda i: (*plan[i], i))
+    assert len(queue) == 0
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=20))
+def test_time_never_runs_backwards_while_handlers_schedule_more(delays: list[float]) -> None:
+    queue: EventQueue[int] = EventQueue()
+    queue.schedule(0.0, (0,), 0)
+    times = []
+    for event in queue:
+        times.append(event.time)
+        assert queue.now == event.time
+        if event.what < len(delays):
+            queue.schedule(queue.now + delays[event.what], (0,), event.what + 1)
+    assert times == sorted(times)
+    assert len(times) == len(delays) + 1
+
+
+@pytest.mark.parametrize("time", [0.5, float("nan")])
+def test_the_past_is_refused(time: float) -> None:
+    queue: EventQueue[str] = EventQueue()
+    queue.schedule(1.0, (0,), "a")
+    next(iter(queue))
+    with pytest.raises(FedkeelError, match="cannot be scheduled"):
+        queue.schedule(time, (0,), "b")
+
+
+def test_a_job_of_average_size_takes_ten_seconds_by_default() -> None:
+    fleet = Fleet.build(FleetSettings(), mean_samples=600, epochs=5)
+    assert fleet.job_seconds(600, 5) == pytest.approx(10)
+    assert fleet.job_seconds(1200, 5) == pytest.approx(20)
+    assert fleet.job_seconds(600, 2) == pytest.approx(4)

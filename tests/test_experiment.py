@@ -1,0 +1,151 @@
+from pathlib import Path
+
+import pytest
+
+from fedkeel import Experiment, InputError
+
+SPELLINGS = (
+    "dataset=fashion-mnist model=lenet5 clients=100 per_round=10 rounds=20 seed=1 algorithm.name=fedavg "
+    "local.epochs=1 local.batch_size=32 local.lr=0.05 partition.kind=dirichlet partition.alpha=0.5 target_accuracy=0.7"
+).split()
+
+
+def test_the_documented_spellings() -> None:
+    experiment = Experiment.load(overrides=SPELLINGS)
+    assert experiment.dataset.name == "fashion-mnist"
+    assert experiment.model.name == "lenet5"
+    assert (experiment.clients, experiment.participants, experiment.rounds, experiment.seed) == (100, 10, 20, 1)
+    assert experiment.partition.kind == "dirichlet"
+    assert experiment.partition.alpha == 0.5
+    assert experiment.local.lr == 0.05
+    same = Experiment(
+        dataset="fashion-mnist", model="lenet5", clients=100, per_round=10, rounds=20, seed=1, target_accuracy=0.7,
+        algorithm={"name": "fedavg"}, local={"epochs": 1, "batch_size": 32, "lr": 0.05},
+        partition={"kind": "dirichlet", "alpha": 0.5},
+    )  # fmt: skip
+    assert same == experiment
+
+
+def test_yaml_out_and_in_is_the_same(tmp_path: Path) -> None:
+    experiment = Experiment.load(overrides=[*SPELLINGS, "model.name=resnet20", "model.norm=group", "algorithm.server_lr=0.5"])
+    path = tmp_path / "e.yaml"
+    path.write_text(experiment.to_yaml())
+    assert Experiment.load(path) == experiment
+    assert "server_lr: 0.5" in experiment.to_yaml()
+    assert "norm: group" in experiment.to_yaml()
+
+
+def test_every_default_is_visible() -> None:
+    shown = Experiment().to_yaml()
+    for setting in ("server_lr: 1.0", "momentum: 0.0", "per_round: 10", "size_ratio: 1.0", "evaluate_every: 1"):
+        assert setting in shown
+
+
+def test_overrides_on_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text("dataset: mnist\nclients: 7\npartition: {kind: dirichlet, alpha: 0.1}\nlocal: {lr: 1e-3}\n")
+    experiment = Experiment.load(path, ["dataset.train_limit=500", "local.epochs=2", "partition.alpha=0.3"])
+    assert experiment.dataset.name == "mnist"
+    assert experiment.dataset.train_limit == 500
+    assert (experiment.local.lr, experiment.local.epochs) == (1e-3, 2)
+    assert experiment.partition.alpha == 0.3
+    assert Experiment.load(path, ["partition=iid"]).partition.kind == "iid"  # the word replaces the whole section
+
+
+def test_aliases_and_participants() -> None:
+    assert Experiment(partition="pathological").partition.kind == "shards"
+    assert Experiment(partition={"size_ratio": 3}).partition.kind == "iid"
+    assert Experiment(clients=4).participants == 4
+    assert Experiment(clients=100, participation=0.2).participants == 20
+    assert Experiment(local={"batch_size": "full"}).local.batch_size == "full"
+
+
+def test_replace_validates_and_recomputes_defaults() -> None:
+    assert Experiment(clients=50).replace(clients=3).participants == 3
+    with pytest.raises(InputError, match="clients: 0"):
+        Experiment().replace(clients=0)
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Experiment().clients = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["clients=0"], ["clients", "0", "greater than 0"]),
+        (["participation=1.2"], ["participation", "1.2", "less than or equal to 1"]),
+        (["participation=0"], ["participation", "0", "greater than 0"]),
+        (["participation=0.5", "per_round=3"], ["per_round=3", "participation=0.5", "one of them"]),
+        (["clients=5", "per_round=6"], ["per_round", "6", "at most clients=5"]),
+        (["clinets=5"], ["clinets", "did you mean clients?"]),
+        (["local.learning_rate=5"], ["local.learning_rate", "accepted", "lr_decay"]),
+        (["local.lr=-1"], ["local.lr", "-1", "greater than 0"]),
+        (["local.lr=.nan"], ["local.lr", "nan", "finite"]),
+        (["local.batch_size=0"], ["local.batch_size", "0", "greater than 0", "full"]),
+        (["local.momentum=1"], ["local.momentum", "1", "less than 1"]),
+        (["local=5"], ["local", "5"]),
+        (["local.lr.x=5"], ["local.lr"]),
+        (["local=3", "local.lr=5"], ["local.lr", "local is 3"]),
+        (["dataset=fashion-mnits"], ["dataset.name", "fashion-mnits", "did you mean fashion-mnist"]),
+        (["dataset=5"], ["dataset", "5"]),
+        (["model=lenet"], ["model.name", "lenet", "lenet5", "accepted"]),
+        (["model.norm=batch"], ["model.norm", "mlp-400", "accepted: none"]),
+        (["model=vgg11", "model.norm=layer"], ["model.norm", "layer", "batch"]),
+        (["model.name=null"], ["model.name", "None"]),
+        (["algorithm=fedagv"], ["algorithm.name", "fedagv", "did you mean fedavg"]),
+        (["algorithm.mu=1"], ["algorithm.mu", "fedavg", "server_lr"]),
+        (["algorithm.server_lr=0"], ["algorithm.server_lr", "0", "greater than 0"]),
+        (["algorithm.name=[1]"], ["algorithm.name", "[1]"]),
+        (["partition.kind=dirchlet"], ["partition.kind", "dirchlet", "dirichlet"]),
+        (["partition.alpha=0.5"], ["partition.alpha", "setting of iid", "size_ratio"]),
+        (["partition.kind=dirichlet", "partition.alpha=0"], ["partition.alpha", "0", "greater than"]),
+        (["partition.kind=dirichlet", "partition.alhpa=1"], ["partition.alhpa", "did you mean alpha"]),
+        (["partition=[1]"], ["partition", "[1]"]),
+        (["target_accuracy=70"], ["target_accuracy", "70", "less than or equal to 1"]),
+        (["stop_at_target=true"], ["stop_at_target", "target_accuracy"]),
+        (["executor=gpu"], ["executor", "gpu", "serial"]),
+        (["seed=-1"], ["seed", "-1"]),
+        (["rounds=2.5"], ["rounds", "2.5"]),
+        (["rounds=true"], ["rounds", "true", "integer"]),
+        (["rounds=1", "rounds=2"], ["rounds", "twice"]),
+        (["rounds"], ["rounds", "key=value"]),
+        (["rounds={"], ["rounds", "{"]),
+        (["clients=0", "rounds=0"], ["clients: 0", "rounds: 0"]),
+    ],
+)
+def test_bad_settings_name_field_value_and_what_is_accepted(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        Experiment.load(overrides=overrides)
+    for word in words:
+        assert word in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"clients: [", ["not valid YAML"]),
+        (b"- 1\n- 2\n", ["list", "mapping"]),
+        (b"\xff\xfe\x00", ["not valid YAML"]),
+        (b"1: 2\n", ["1: '1' is not a setting"]),
+        (b"null: 2\n", ["None"]),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: bytes, words: list[str]) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        Experiment.load(path)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_and_empty_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.yaml.*No such file"):
+        Experiment.load(tmp_path / "nowhere.yaml")
+    with pytest.raises(InputError, match="directory"):
+        Experiment.load(tmp_path)
+    (tmp_path / "empty.yaml").write_text("")
+    assert Experiment.load(tmp_path / "empty.yaml") == Experiment()
