@@ -2,9 +2,10 @@
 
     python benchmarks/partitioners.py [--flower-python /path/to/python] [--limit 60]
 
-flwr-datasets may live in an environment of its own: each of its cases runs in a process of `--flower-python` and is
-ended after `--limit` seconds. What is timed of it is the least that settles every client's samples: the whole
-computation but no `load_partition` where the indices are computed at once, one `load_partition` a client for IID.
+flwr-datasets may live in an environment of its own: each of its cases runs in a process of `--flower-python`
+and is ended after `--limit` seconds. What is timed of it is the least that settles every client's samples:
+for IID one `load_partition` a client, for the others the computation of all indices, which includes reading
+the label column as their code does it.
 """
 
 from __future__ import annotations

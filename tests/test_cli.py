@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,7 +54,7 @@ def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
     rows = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2, 3]
     assert set(rows[0]) == set(
-        "round version virtual_seconds wall_seconds accuracy loss train_loss bytes_up bytes_down updates".split()
+        ["round", "version", "virtual_seconds", "wall_seconds", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "updates"]
     )
     assert rows[-1]["accuracy"] == summary["final_accuracy"]
     assert len((out / "clients.jsonl").read_text().splitlines()) == 15
@@ -162,6 +164,24 @@ def test_divergence_has_its_own_code(tmp_path: Path) -> None:
     done = fedkeel("run", "--set", *QUICK, "local.lr=1e38", cwd=tmp_path)
     assert done.returncode == 3
     assert "diverged in round" in done.stderr
+
+
+def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", "rounds=1000000", "model=linear"]
+    process = subprocess.Popen([*command, "--out", "o"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        history = tmp_path / "o" / "history.jsonl"
+        for _ in range(600):
+            if history.exists() and history.stat().st_size:
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "interrupted; what was recorded so far is in o" in errors
+    assert json.loads(history.read_text().splitlines()[0])["round"] == 1
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

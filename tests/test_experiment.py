@@ -4,10 +4,7 @@ import pytest
 
 from fedkeel import Experiment, InputError
 
-SPELLINGS = (
-    "dataset=fashion-mnist model=lenet5 clients=100 per_round=10 rounds=20 seed=1 algorithm.name=fedavg "
-    "local.epochs=1 local.batch_size=32 local.lr=0.05 partition.kind=dirichlet partition.alpha=0.5 target_accuracy=0.7"
-).split()
+SPELLINGS = ["dataset=fashion-mnist", "model=lenet5", "clients=100", "per_round=10", "rounds=20", "seed=1", "algorithm.name=fedavg", "local.epochs=1", "local.batch_size=32", "local.lr=0.05", "partition.kind=dirichlet", "partition.alpha=0.5", "target_accuracy=0.7"]
 
 
 def test_the_documented_spellings() -> None:

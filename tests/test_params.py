@@ -1,9 +1,9 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import pytest
 from fedkeel.errors import InputError
 from fedkeel.params import FlatModel, Layout
 

@@ -6,7 +6,7 @@ from itertools import permutations as all_orders
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -53,7 +53,6 @@ def test_another_process_draws_the_same():
     assert told == {here}
 
 
-@settings(deadline=None)
 @given(st.integers(), st.text(max_size=9), INT64, st.lists(INT64, min_size=1, max_size=5))
 def test_an_array_of_clients_draws_what_each_draws_alone(seed, purpose, round_, clients):
     together = streams.keys(seed, purpose, round_, np.array(clients))
@@ -92,7 +91,6 @@ def test_clients_and_rounds_do_not_collide():
     assert len(np.unique(grid)) == grid.size
 
 
-@settings(deadline=None)
 @given(INT64, st.integers(0, 40))
 def test_permutations_hold_every_number_once(where, count):
     rows = streams.permutations(streams.keys(0, "x", np.array([where, 0, 1])), count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -63,8 +63,11 @@ def run(
             f"seed{experiment.seed}",
         )
         out = free_folder(Path("runs"), experiment.name or "-".join(parts).replace(":", "_"))
-    with display.progress(experiment) as progress:
-        result = api.run(experiment, out, progress=progress)
+    try:
+        with display.progress(experiment) as progress:
+            result = api.run(experiment, out, progress=progress)
+    except KeyboardInterrupt:
+        _fail(f"interrupted; what was recorded so far is in {out}", 130)
     figures = [out / "learning_curve.png", out / "learning_curve.svg"]
     learning_curves([RunRecord.read(out)], figures)
     display.summary(result, figures[0])
@@ -149,8 +152,6 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     try:
         app(arguments)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
     except FedkeelError as error:
         if debug:
             raise
@@ -161,7 +162,7 @@ def main() -> None:
         _fail(f"{type(error).__name__}: {error} (this is a defect; run again with --debug to see where)", 1)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     print(f"fedkeel: {message}", file=sys.stderr)
     sys.exit(code)
 

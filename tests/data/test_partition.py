@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy.stats import chisquare
@@ -24,7 +24,7 @@ from fedkeel.data.partition import (
 from fedkeel.errors import InputError
 
 BALANCED = np.repeat(np.arange(10), 600)
-KINDS = [Iid(), Dirichlet(), Dirichlet(per="class"), Shards(), Classes()]
+KINDS = [Iid(), Dirichlet(per="client"), Dirichlet(per="class"), Shards(), Classes()]
 RATIOS = st.sampled_from([1.0, 1.5, 2.0, 3.0, 1e6])
 PARTITIONS = st.one_of(
     st.builds(Iid, size_ratio=RATIOS),
@@ -57,7 +57,6 @@ def is_possible(partition: Partition, labels: np.ndarray, clients: int) -> bool:
     raise AssertionError(partition)
 
 
-@settings(deadline=None)
 @given(PARTITIONS, LABELS, st.integers(1, 12), st.integers(0, 2**40))
 def test_every_sample_has_one_client_or_the_setting_is_refused(partition, labels, clients, seed):
     before = labels.copy()
@@ -75,7 +74,6 @@ def test_every_sample_has_one_client_or_the_setting_is_refused(partition, labels
     assert np.array_equal(labels, before)
 
 
-@settings(deadline=None)
 @given(PARTITIONS, LABELS, st.integers(1, 12), st.integers(0, 2**40))
 def test_the_same_seed_gives_the_same_assignment(partition, labels, clients, seed):
     if not is_possible(partition, labels, clients):
@@ -117,7 +115,7 @@ def no_client_differs(values: np.ndarray) -> bool:
 
 @pytest.mark.parametrize(
     "partition",
-    [Iid(), Dirichlet(), Dirichlet(alpha=0.1, per="class"), Shards(), Classes(), Iid(size_ratio=2)],
+    [Iid(), Dirichlet(per="client"), Dirichlet(alpha=0.1, per="class"), Shards(), Classes(), Iid(size_ratio=2)],
     ids=repr,
 )
 def test_a_clients_number_says_nothing_about_its_size(partition):
@@ -133,7 +131,7 @@ def kinds_held(partition: Partition, seed: int) -> np.ndarray:
 
 
 def test_a_clients_number_says_nothing_about_its_mix():
-    assert no_client_differs(np.array([kinds_held(Dirichlet(alpha=0.05), seed) for seed in range(300)]))
+    assert no_client_differs(np.array([kinds_held(Dirichlet(alpha=0.05, per="client"), seed) for seed in range(300)]))
 
 
 def test_a_clients_weight_says_nothing_about_its_mix():
@@ -141,13 +139,13 @@ def test_a_clients_weight_says_nothing_about_its_mix():
     kinds = []
     for seed in range(300):
         large = Iid(size_ratio=9).assign(np.zeros(140, dtype=int), 14, seed).sizes > 10
-        held = kinds_held(Dirichlet(alpha=0.05, size_ratio=1.001), seed)
+        held = kinds_held(Dirichlet(alpha=0.05, per="client", size_ratio=1.001), seed)
         kinds.append([*held[large], *held[~large]])
     assert no_client_differs(np.array(kinds))
 
 
 @pytest.mark.parametrize(
-    "partition", [Iid(), Dirichlet(), Shards(), Classes(), Dirichlet(alpha=5, per="class")], ids=repr
+    "partition", [Iid(), Dirichlet(per="client"), Shards(), Classes(), Dirichlet(alpha=5, per="class")], ids=repr
 )
 @pytest.mark.parametrize("clients", [20, 21])
 def test_the_size_ratio_is_that_of_a_random_half(partition, clients):
@@ -194,7 +192,6 @@ def test_iid_is_uniform():
     assert chisquare(counts).pvalue > 1e-4
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=30))
 def test_assignment_from_owners(owner):
     assignment = Assignment.from_owner(np.array(owner, dtype=np.int64), 5)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.data.partition.apportion import apportion
@@ -9,7 +9,6 @@ from fedkeel.data.partition.apportion import apportion
 WEIGHTS = st.lists(st.sampled_from([0.1, 1.0, 1.5, 3.0, 1e6]), min_size=1, max_size=20).map(np.array)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**7), WEIGHTS)
 def test_parts_are_quotas_rounded_down_or_up(total, weights):
     parts = apportion(total, weights)
@@ -17,7 +16,6 @@ def test_parts_are_quotas_rounded_down_or_up(total, weights):
     assert np.abs(parts - total * weights / weights.sum()).max() < 1
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), WEIGHTS, st.integers(0, 5))
 def test_no_part_is_below_the_least_and_the_rest_stay_in_proportion(spare, weights, at_least):
     total = at_least * len(weights) + spare

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.data.partition import Classes
@@ -23,7 +23,6 @@ def is_possible(classes: int, stock: list[int], clients: int) -> bool:
     return any(all(1 <= sum(c in held for held in way) <= n for c, n in enumerate(stock)) for way in ways)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 4),
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
@@ -40,7 +39,6 @@ def test_refused_only_if_there_is_no_way_at_all(classes, stock, clients, ratio, 
             counts_of(partition, stock, clients, seed)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 6),
     st.lists(st.integers(1, 200), min_size=1, max_size=12),

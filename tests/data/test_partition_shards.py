@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.data.partition import Shards
@@ -19,7 +19,6 @@ def test_mcmahans_mnist_partition():
     assert 0 < (counts == 600).sum() < 30  # 100 * 19 / 199 = 9.5 on average
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 4), st.integers(0, 99))
 def test_sizes_are_as_equal_as_possible(samples, clients, shards, seed):
     if clients * shards > samples:
@@ -28,7 +27,6 @@ def test_sizes_are_as_equal_as_possible(samples, clients, shards, seed):
     assert np.ptp(Shards(shards_per_client=shards).assign(labels, clients, seed).sizes) <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 20), st.sampled_from([1.0, 2.5]))
 def test_a_client_holds_as_many_runs_of_the_sorted_samples_as_shards(clients, shards, spare, ratio):
     """With a label for each sample the sorted order is known, and so are a client's runs in it."""

@@ -28,7 +28,7 @@ def cheapest_transport(source: np.ndarray, target: np.ndarray) -> float:
     return float(plan.fun)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(COUNTS)
 def test_the_distance_is_the_cheapest_transport(rows):
     counts = np.array(rows)
@@ -57,7 +57,6 @@ def test_no_samples_have_no_distance():
         mean_wasserstein(np.zeros((3, 2), dtype=np.int64))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=40))
 def test_counts_are_those_of_a_loop(samples):
     labels = np.array([label for label, _ in samples], dtype=np.int64)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.data.text import HashingTokenizer, words
@@ -42,7 +42,6 @@ def test_the_last_words_are_kept_and_padding_follows():
     assert tokenizer.encode(["a b c d", "d a", ""]).tolist() == [[b, c, d], [d, a, 0], [0, 0, 0]]
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(), max_size=4), vocabularies, lengths)
 def test_ids_are_in_range_and_zero_only_at_the_end(texts, vocabulary, length):
     ids = HashingTokenizer(vocabulary, length).encode(texts)
@@ -54,7 +53,6 @@ def test_ids_are_in_range_and_zero_only_at_the_end(texts, vocabulary, length):
     assert all(row[:count].all() for row, count in zip(ids, filled, strict=True))
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(), min_size=2, max_size=4), vocabularies, lengths)
 def test_a_text_is_encoded_independently_of_its_neighbours(texts, vocabulary, length):
     tokenizer = HashingTokenizer(vocabulary, length)

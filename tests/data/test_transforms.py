@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.data.transforms import crop_flip, random_crop_flip, resize
@@ -17,7 +17,6 @@ def cropped_one_by_one(x, top, left, mirrored, padding):
     return torch.stack(images)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 6),
     st.integers(1, 3),

@@ -139,7 +139,7 @@ def test_models_without_convolutions_take_any_shape(name):
     assert build(name, Inputs((7,), 3))(torch.randn(2, 7)).shape == (2, 3)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.integers(12, 40), st.integers(12, 40), st.sampled_from(["mnist-cnn", "lenet5", "cifar10-cnn", "cnn"])
 )

@@ -25,6 +25,7 @@ __all__ = [
     "Shards",
     "describe",
     "names",
+    "options",
 ]
 
 ALIASES = {"pathological": "shards"}
@@ -58,7 +59,16 @@ def names() -> tuple[str, ...]:
 
 def describe(kind: str) -> str:
     """What a kind of partition does, with its source, in one line."""
-    kind = ALIASES.get(kind, kind)
-    if kind not in _KINDS:
+    return (_find(kind).__doc__ or "").partition("\n")[0]
+
+
+def options(kind: str) -> dict[str, object]:
+    """Its settings with their defaults."""
+    return {name: field.default for name, field in _find(kind).model_fields.items() if name != "kind"}
+
+
+def _find(kind: str) -> type[Partition]:
+    own = ALIASES.get(kind, kind)
+    if own not in _KINDS:
         raise unknown("partition.kind", kind, {*_KINDS, *ALIASES})
-    return (_KINDS[kind].__doc__ or "").partition("\n")[0]
+    return _KINDS[own]

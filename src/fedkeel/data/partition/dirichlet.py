@@ -33,7 +33,7 @@ class Dirichlet(Partition):
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(default=0.5, ge=1e-9, le=1e9)
     """Concentration, σ of FedAgg: small is uneven, large is IID."""
-    per: Literal["client", "class"] = "client"
+    per: Literal["class", "client"] = "class"
     min_size: int = Field(default=1, ge=0)
     """Fewest samples of a client; 0 lets clients be empty with `per: class` and is 1 with `per: client`."""
 
