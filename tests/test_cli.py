@@ -1,7 +1,8 @@
 """The command line as a user meets it: what it prints, what it writes, how it ends."""
 
+import contextlib
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,14 +13,34 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from fedkeel.cli import main
+
 QUICK = ["model=linear", "rounds=3", "clients=10", "per_round=5", "dataset.train_limit=500", "dataset.test_limit=200"]
 
 
-def fedkeel(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def in_a_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from fedkeel.cli import main; main()", *arguments]
-    return subprocess.run(
-        command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+def fedkeel(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same inside this process, which saves the start-up of torch."""
+    printed, errors, code = io.StringIO(), io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+    ):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["fedkeel", *arguments])
+        patch.setattr(sys, "path", sys.path.copy())
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0
+    return subprocess.CompletedProcess(arguments, code, printed.getvalue(), errors.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +91,7 @@ def _without_times(path: Path) -> list[dict[str, object]]:
 
 def test_the_written_experiment_repeats_the_run(finished: tuple[Path, str], tmp_path: Path) -> None:
     out, _ = finished
-    again = fedkeel("run", str(out / "experiment.yaml"), "--out", "again", cwd=tmp_path)
+    again = in_a_process("run", str(out / "experiment.yaml"), "--out", "again", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     for name in ("history.jsonl", "clients.jsonl"):
         assert _without_times(tmp_path / "again" / name) == _without_times(out / name)
@@ -185,7 +206,9 @@ def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    assert "Traceback" in fedkeel("run", "--debug", "--set", "clients=0", cwd=tmp_path).stderr
+    done = in_a_process("run", "--debug", "--set", "clients=0", cwd=tmp_path)
+    assert "Traceback" in done.stderr
+    assert "InputError: clients: 0" in done.stderr
 
 
 def test_own_model_and_data_by_name(tmp_path: Path) -> None:
@@ -200,13 +223,12 @@ def test_own_model_and_data_by_name(tmp_path: Path) -> None:
         "    x = np.random.default_rng(0).normal(size=(200, 3))\n"
         "    return FederatedData.from_arrays(x, (x[:, 0] > 0).astype(int), clients=5)\n"
     )
-    env = {"PYTHONPATH": str(tmp_path)}
     settings = ["dataset=mine:data", "model=mine:net", "model.width=6", "rounds=2"]
-    done = fedkeel("run", "--set", *settings, "--out", "o", cwd=tmp_path, env=env)
+    done = fedkeel("run", "--set", *settings, "--out", "o", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "o" / "summary.json").read_text())
     assert (summary["model"], summary["clients"], summary["parameters"]) == ("mine:net", 5, 4 * 6 + 7 * 2)
-    bad = fedkeel("run", "--set", "dataset=mine:data", "model=mine:narrow", "--out", "p", cwd=tmp_path, env=env)
+    bad = fedkeel("run", "--set", "dataset=mine:data", "model=mine:narrow", "--out", "p", cwd=tmp_path)
     assert bad.returncode == 2
     assert "[32, 1]" in bad.stderr
     assert "0 to 1" in bad.stderr

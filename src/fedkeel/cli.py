@@ -150,6 +150,7 @@ def main() -> None:
     """The console script: one clear sentence for an error, and an exit code that means something."""
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    sys.path.insert(0, "")  # a user's module:function is looked for where the command is given
     try:
         app(arguments)
     except FedkeelError as error:

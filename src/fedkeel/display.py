@@ -24,6 +24,8 @@ from fedkeel.data.statistics import mean_wasserstein
 from fedkeel.experiment import Experiment
 from fedkeel.runtime import RoundEnd
 
+SHOWN = 20  # clients listed one by one
+
 console = Console(highlight=False)
 
 
@@ -106,6 +108,10 @@ def partition(counts: NDArray[np.int64], figure: Path) -> None:
         table.add_row(name, *(f"{f(values):g}" for f in (np.min, np.median, np.mean, np.max)))
     console.print(f"{len(sizes)} clients, {int(sizes.sum())} samples, {counts.shape[1]} classes")
     console.print(table)
+    for client in range(min(len(sizes), SHOWN)):
+        console.print(f"client {client}: {sizes[client]} samples, {held[client]} classes")
+    if len(sizes) > SHOWN:
+        console.print(f"... and {len(sizes) - SHOWN} more")
     console.print(
         f"mean Wasserstein distance of a client's labels from the global ones "
         f"(ground metric 0 or 1 between labels): {mean_wasserstein(counts):.4f}",

@@ -16,7 +16,7 @@ from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.experiment import Experiment
+from fedkeel.experiment import DatasetSettings, Experiment
 
 GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
 
@@ -40,36 +40,48 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)"
         )
     loaded = _call(settings.name, "dataset.name") if ":" in settings.name else datasets.load(settings.name)
-    if isinstance(loaded, Dataset):
-        limited = replace(
-            loaded,
-            train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
-            test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
-        )
-        loaded = FederatedData.from_dataset(
-            limited, experiment.partition, experiment.clients, experiment.seed
-        )
-    if not isinstance(loaded, FederatedData):
+    if isinstance(loaded, FederatedData):
+        return _dealt_out(loaded, experiment)
+    if not isinstance(loaded, Dataset):
         raise InputError(
             f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
         )
-    return replace(loaded, augment=settings.augment == "crop-flip", resize=settings.resize)
+    limited = replace(
+        loaded,
+        train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
+        test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
+    )
+    data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
+    return _transformed(data, settings)
 
 
-def _data(experiment: Experiment, data: FederatedData | None) -> tuple[Experiment, FederatedData]:
-    if data is None:
+def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
+    """Data that comes with its clients: refuse settings that would have to deal it out again."""
+    settings = experiment.dataset
+    given = {"partition": "partition" in experiment.model_fields_set, "dataset.train_limit": settings.train_limit}
+    for field, value in {**given, "dataset.test_limit": settings.test_limit}.items():
+        if value:
+            raise InputError(f"{field}: this data is already dealt out to its clients; accepted: leave it out")
+    if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
+        raise InputError(
+            f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
+        )
+    return _transformed(data, settings)
+
+
+def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedData:
+    augment = data.augment or settings.augment == "crop-flip"
+    return replace(data, augment=augment, resize=settings.resize or data.resize)
+
+
+def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
+    if given is None:
         data = federate(experiment)
     else:
-        if "partition" in experiment.model_fields_set:
-            raise InputError(
-                "partition: the data given in Python is already dealt out; accepted: leave it out"
-            )
-        experiment = experiment.replace(dataset={"name": GIVEN + data.name})
+        data = _dealt_out(given, experiment)
+        settings = experiment.dataset.model_dump(exclude_unset=True)
+        experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
     if len(data) != experiment.clients:
-        if "clients" in experiment.model_fields_set:
-            raise InputError(
-                f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
-            )
         experiment = experiment.replace(clients=len(data))
     return experiment, data
 

@@ -5,7 +5,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import cross_entropy
 
 from fedkeel.errors import InputError
-from fedkeel.models import Classifier, Inputs, build, describe, names, options
+from fedkeel.models import Classifier, Inputs, build, complete, describe, names, options
 
 IMAGES = [Inputs((1, 28, 28), 10), Inputs((3, 32, 32), 10), Inputs((3, 64, 64), 200)]
 TEXT = Inputs((40,), 2, vocabulary=50)
@@ -65,6 +65,13 @@ def test_options_come_with_their_defaults():
     assert options("alexnet") == {"norm": "none", "dropout": 0.0}
     assert options("textcnn") == {"embedding": 100, "filters": 100, "dropout": 0.5}
     assert [name for name in names() if options(name) == {"norm": "batch"}] == NORMALISED
+
+
+def test_options_that_are_not_chosen_are_completed():
+    assert complete("alexnet", {"dropout": 0.5}) == {"norm": "none", "dropout": 0.5}
+    assert complete("linear", {}) == {}
+    with pytest.raises(InputError, match=r"model.norm: 'layer' is refused"):
+        complete("alexnet", {"norm": "layer"})
 
 
 @pytest.mark.parametrize(("name", "inputs"), FITTING, ids=str)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,7 +32,7 @@ class FederatedData:
     assignment: Assignment
     classes: int
     vocabulary: int | None = None
-    name: str = "custom"
+    name: str = "arrays"
     augment: bool = False
     resize: int | None = None
 
@@ -70,6 +70,7 @@ class FederatedData:
         test: Arrays | float = 0.2,
         seed: int = 0,
         vocabulary: int | None = None,
+        name: str = "arrays",
     ) -> FederatedData:
         """Deal arrays out to clients; `test` is a pair of arrays, or the share of samples to hold out.
 
@@ -81,13 +82,13 @@ class FederatedData:
         else:
             train, held_out = samples, _examples(*test)
         dataset = Dataset(
-            "custom", train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary)
+            name, train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary)
         )
         return cls.from_dataset(dataset, _partition(partition), clients, seed)
 
     @classmethod
     def from_clients(
-        cls, clients: Sequence[Arrays], test: Arrays, *, vocabulary: int | None = None
+        cls, clients: Sequence[Arrays], test: Arrays, *, vocabulary: int | None = None, name: str = "clients"
     ) -> FederatedData:
         """Each client's own (x, y), as it is, and a common test set."""
         if not clients:
@@ -102,7 +103,7 @@ class FederatedData:
         held_out = _examples(*test)
         offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)
         assignment = Assignment(np.arange(len(train.y), dtype=np.int64), offsets)
-        return cls(train, held_out, assignment, _classes(train, held_out), _vocabulary(train, vocabulary))
+        return cls(train, held_out, assignment, _classes(train, held_out), _vocabulary(train, vocabulary), name)
 
     @classmethod
     def from_torch(
@@ -132,13 +133,12 @@ class FederatedData:
 
     def to(self, dtype: torch.dtype) -> FederatedData:
         """The same with samples of that dtype, unless they are token ids."""
-        return self._map(lambda x: x.to(dtype) if x.is_floating_point() else x)
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> FederatedData:
+        if not self.train.x.is_floating_point():
+            return self
         return replace(
             self,
-            train=Examples(change(self.train.x), self.train.y),
-            test=Examples(change(self.test.x), self.test.y),
+            train=Examples(self.train.x.to(dtype), self.train.y),
+            test=Examples(self.test.x.to(dtype), self.test.y),
         )
 
     def client(self, client: int) -> Tensor:
@@ -201,6 +201,8 @@ def _examples(x: ArrayLike, y: ArrayLike) -> Examples:
         )
     if samples.shape[:1] != labels.shape:
         raise InputError(f"data: samples of shape {tuple(samples.shape)} with {len(labels)} labels; accepted: as many")
+    if samples.is_floating_point() and not bool(torch.isfinite(samples).all()):
+        raise InputError("data: samples hold NaN or infinite values; accepted: finite numbers")
     tokens = samples.dtype in (torch.int32, torch.int64)
     return Examples(samples.to(torch.int64 if tokens else torch.float32).contiguous(), labels.to(torch.int64))
 
@@ -211,8 +213,6 @@ def _check(examples: Examples, which: str, classes: int) -> None:
     low, high = int(examples.y.min()), int(examples.y.max())
     if low < 0 or high >= classes:
         raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
-    if examples.x.is_floating_point() and not bool(torch.isfinite(examples.x).all()):
-        raise InputError(f"data: {which} samples hold NaN or infinite values; accepted: finite numbers")
 
 
 def _classes(*parts: Examples) -> int:

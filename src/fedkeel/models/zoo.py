@@ -65,7 +65,7 @@ def build(name: str, inputs: Inputs, **chosen: Any) -> Classifier:
 
 
 def complete(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's options with these chosen and the others at their defaults; refuses what it does not offer."""
+    """The model's options, those not chosen at their defaults; refuses what the model does not offer."""
     offered = options(name)
     for option, value in chosen.items():
         if option not in offered:

@@ -1,0 +1,77 @@
+"""What is checked before a run starts, with objects given in Python."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedkeel import Experiment, FederatedData, InputError, run
+
+RNG = np.random.default_rng(0)
+IMAGES = FederatedData.from_arrays(RNG.normal(size=(60, 1, 8, 8)), np.arange(60) % 3, clients=4, name="squares")
+FLAT = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+
+def test_given_objects_are_named_in_the_record() -> None:
+    result = run(Experiment(rounds=1), data=IMAGES, model=FLAT)
+    assert result.summary["dataset"] == "custom:squares"
+    assert result.summary["model"] == "custom:Sequential"
+    assert result.experiment.clients == 4
+    with pytest.raises(InputError, match=r"dataset\.name: 'custom:squares'.*run\(data=\.\.\.\)"):
+        run(result.experiment)
+
+
+def test_zoo_models_fit_own_data_and_start_from_the_seed() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        experiment = Experiment(rounds=1, seed=seed, model="linear", local={"lr": 1e-12})
+        return run(experiment, data=IMAGES).model.head.weight  # type: ignore[union-attr, return-value]
+
+    assert weights(1).shape == (3, 64)
+    torch.testing.assert_close(weights(1), weights(1), rtol=0, atol=0)
+    assert not torch.allclose(weights(1), weights(2))
+
+
+def test_resizing_and_augmentation_apply_to_given_data() -> None:
+    experiment = Experiment(rounds=1, model="linear", dataset={"resize": 16, "augment": "crop-flip"})
+    result = run(experiment, data=IMAGES)
+    assert result.data.shape == (1, 16, 16)
+    assert result.data.augment
+    assert result.experiment.dataset.resize == 16
+    assert result.summary["parameters"] == 256 * 3 + 3
+
+
+def test_limits_draw_a_part_of_a_named_data_set() -> None:
+    settings = {"train_limit": 100, "test_limit": 50}
+    result = run(Experiment(rounds=1, model="linear", clients=5, dataset=settings, partition="iid"))
+    assert (len(result.data.train.y), len(result.data.test.y)) == (100, 50)
+    assert result.data.sizes.tolist() == [20] * 5
+
+
+class Three(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w.expand(len(x), 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "words"),
+    [
+        ({"clients": 5}, FLAT, ["clients", "5", "4"]),
+        ({"partition": "iid"}, FLAT, ["partition", "already dealt out"]),
+        ({"dataset": {"train_limit": 9}}, FLAT, ["dataset.train_limit", "already dealt out"]),
+        ({"per_round": 5}, FLAT, ["per_round", "5", "clients=4"]),
+        ({}, nn.Linear(7, 3), ["model", "fails on a training batch of shape", "RuntimeError"]),
+        ({}, nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), ["[12, 2]", "[12, 3]", "0 to 2"]),
+        ({}, Three(), ["[12, 1, 3]"]),
+        ({"local": {"batch_size": 11}}, nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)), ["[1, 1, 8, 8]"]),
+        ({"model": "vgg11"}, None, ["vgg11", "accepted"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(settings: dict[str, object], model: nn.Module | None, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        run(Experiment(rounds=1, **settings), data=IMAGES, model=model)
+    for word in words:
+        assert word in str(caught.value)
