@@ -58,9 +58,7 @@ def time_theirs(kind: str, clients: int) -> float:
         "dirichlet per client": lambda: flower.InnerDirichletPartitioner(
             [SAMPLES // clients] * clients, partition_by="label", alpha=0.5 / CLASSES, seed=0
         ),
-        "dirichlet per class": lambda: flower.DirichletPartitioner(
-            alpha=0.5, min_partition_size=0, **by_label
-        ),
+        "dirichlet per class": lambda: flower.DirichletPartitioner(alpha=0.5, min_partition_size=0, **by_label),
         "shards": lambda: flower.ShardPartitioner(num_shards_per_partition=2, **by_label),
         "classes": lambda: flower.PathologicalPartitioner(num_classes_per_partition=2, **by_label),
     }[kind]()
@@ -91,10 +89,7 @@ def in_process(python: str, kind: str, clients: int, limit: float) -> str:
 
 
 def has_flower(python: str) -> bool:
-    return (
-        subprocess.run([python, "-c", "import flwr_datasets"], capture_output=True, check=False).returncode
-        == 0
-    )
+    return subprocess.run([python, "-c", "import flwr_datasets"], capture_output=True, check=False).returncode == 0
 
 
 def print_table(python: str, limit: float) -> None:
@@ -109,14 +104,10 @@ def print_table(python: str, limit: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flower-python", default=sys.executable, help="a Python that has flwr-datasets")
     parser.add_argument("--limit", type=float, default=60, help="seconds for each of its cases")
-    parser.add_argument(
-        "--theirs", nargs=2, metavar=("KIND", "CLIENTS"), help="time one case of it in this process"
-    )
+    parser.add_argument("--theirs", nargs=2, metavar=("KIND", "CLIENTS"), help="time one case of it in this process")
     options = parser.parse_args()
     if options.theirs:
         kind, clients = options.theirs

@@ -74,9 +74,18 @@ def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
     assert (summary["algorithm"], summary["dataset"], summary["model"]) == ("fedavg", "fashion-mnist-mini", "linear")
     rows = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2, 3]
-    assert set(rows[0]) == set(
-        ["round", "version", "virtual_seconds", "wall_seconds", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "updates"]
-    )
+    assert set(rows[0]) == {
+        "round",
+        "version",
+        "virtual_seconds",
+        "wall_seconds",
+        "accuracy",
+        "loss",
+        "train_loss",
+        "bytes_up",
+        "bytes_down",
+        "updates",
+    }
     assert rows[-1]["accuracy"] == summary["final_accuracy"]
     assert len((out / "clients.jsonl").read_text().splitlines()) == 15
     assert yaml.safe_load((out / "experiment.yaml").read_text())["dataset"]["train_limit"] == 500
@@ -130,7 +139,16 @@ def test_list(what: str, name: str, tmp_path: Path) -> None:
 
 def test_data_show_draws_and_counts(tmp_path: Path) -> None:
     done = fedkeel(
-        "data", "show", "fashion-mnist-mini", "--partition", "classes", "--set", "clients=10", "--out", "heat.png", cwd=tmp_path
+        "data",
+        "show",
+        "fashion-mnist-mini",
+        "--partition",
+        "classes",
+        "--set",
+        "clients=10",
+        "--out",
+        "heat.png",
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "heat.png").read_bytes().startswith(b"\x89PNG")

@@ -4,7 +4,21 @@ import pytest
 
 from fedkeel import Experiment, InputError
 
-SPELLINGS = ["dataset=fashion-mnist", "model=lenet5", "clients=100", "per_round=10", "rounds=20", "seed=1", "algorithm.name=fedavg", "local.epochs=1", "local.batch_size=32", "local.lr=0.05", "partition.kind=dirichlet", "partition.alpha=0.5", "target_accuracy=0.7"]
+SPELLINGS = [
+    "dataset=fashion-mnist",
+    "model=lenet5",
+    "clients=100",
+    "per_round=10",
+    "rounds=20",
+    "seed=1",
+    "algorithm.name=fedavg",
+    "local.epochs=1",
+    "local.batch_size=32",
+    "local.lr=0.05",
+    "partition.kind=dirichlet",
+    "partition.alpha=0.5",
+    "target_accuracy=0.7",
+]
 
 
 def test_the_documented_spellings() -> None:
@@ -24,7 +38,9 @@ def test_the_documented_spellings() -> None:
 
 
 def test_yaml_out_and_in_is_the_same(tmp_path: Path) -> None:
-    experiment = Experiment.load(overrides=[*SPELLINGS, "model.name=resnet20", "model.norm=group", "algorithm.server_lr=0.5"])
+    experiment = Experiment.load(
+        overrides=[*SPELLINGS, "model.name=resnet20", "model.norm=group", "algorithm.server_lr=0.5"]
+    )
     path = tmp_path / "e.yaml"
     path.write_text(experiment.to_yaml())
     assert Experiment.load(path) == experiment

@@ -58,7 +58,7 @@ def test_head_is_the_last_layer_unless_the_model_names_one() -> None:
 def test_frozen_parameters_are_constants() -> None:
     net = Net(3)
     net.first.requires_grad_(False)
-    assert [p.name for p in Layout.of(net).parameters][0] == "norm.weight"
+    assert next(p.name for p in Layout.of(net).parameters) == "norm.weight"
     net.requires_grad_(False)
     with pytest.raises(InputError, match="no trainable parameter"):
         Layout.of(net)

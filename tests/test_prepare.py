@@ -66,7 +66,7 @@ class Three(nn.Module):
         ({}, nn.Linear(7, 3), ["model", "fails on a training batch of shape", "RuntimeError"]),
         ({}, nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), ["[12, 2]", "[12, 3]", "0 to 2"]),
         ({}, Three(), ["[12, 1, 3]"]),
-        ({"local": {"batch_size": 11}}, nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)), ["[1, 1, 8, 8]"]),
+        ({"local": {"batch_size": 11}}, nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), FLAT[1]), ["[1, 1, 8, 8]"]),
         ({"model": "vgg11"}, None, ["vgg11", "accepted"]),
     ],
 )  # fmt: skip

@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 def test_the_python_example_runs_and_learns(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "example.py").write_text(example)
-    done = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     accuracy = float(re.search(r"accuracy ([\d.]+)%", done.stdout).group(1))  # type: ignore[union-attr]
     assert accuracy > 85

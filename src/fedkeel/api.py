@@ -87,9 +87,7 @@ def run(
     summary = _summary(simulation, history, wall_seconds)
     if experiment.evaluate_clients:
         summary["client_accuracy"] = _spread(_client_accuracies(executor, final, data, experiment.seed, None))
-    result = Result(
-        experiment, summary, history, final.release(), data, folder.path if folder else None, executor
-    )
+    result = Result(experiment, summary, history, final.release(), data, folder.path if folder else None, executor)
     if folder is not None:
         folder.finish(summary, result.model.state_dict())
     return result

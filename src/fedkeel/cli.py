@@ -27,15 +27,11 @@ app.add_typer(data_app, name="data")
 
 Given = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings on top of it."
-    ),
+    typer.Argument(metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings on top of it."),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE ...", help="Settings, as many as you like: --set clients=50 local.lr=0.1"
-    ),
+    typer.Option("--set", metavar="KEY=VALUE ...", help="Settings, as many as you like: --set clients=50 local.lr=0.1"),
 ]
 
 
@@ -134,9 +130,7 @@ def data_show(
     from fedkeel.prepare import federate
     from fedkeel.report.heatmap import label_heatmap
 
-    experiment = _experiment(
-        given, [f"dataset.name={name}", f"partition.kind={partition}", *(overrides or [])]
-    )
+    experiment = _experiment(given, [f"dataset.name={name}", f"partition.kind={partition}", *(overrides or [])])
     counts = federate(experiment).label_counts()
     path = out or Path(f"{name}-{experiment.partition.kind}.png".replace(":", "_"))
     if path.suffix != ".png":
@@ -189,12 +183,7 @@ def _catalogue(what: str) -> list[dict[str, Any]]:
             for m in algorithms.methods().values()
         ]
     if what == "models":
-        return [
-            {"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()
-        ]
+        return [{"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()]
     if what == "datasets":
         return [{"name": n, "about": datasets.describe(n), "settings": {}} for n in datasets.names()]
-    return [
-        {"name": k, "about": partition.describe(k), "settings": partition.options(k)}
-        for k in partition.names()
-    ]
+    return [{"name": k, "about": partition.describe(k), "settings": partition.options(k)} for k in partition.names()]

@@ -175,13 +175,9 @@ class Experiment(Section):
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
         if self.per_round is not None and self.per_round > self.clients:
-            raise InputError(
-                f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}"
-            )
+            raise InputError(f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}")
         if self.stop_at_target and self.target_accuracy is None:
-            raise InputError(
-                "stop_at_target: true is not accepted without a target; accepted: set target_accuracy"
-            )
+            raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
         return self
 
     @property
@@ -201,9 +197,7 @@ class Experiment(Section):
         for override in overrides:
             key, equals, text = override.partition("=")
             if not (key and equals):
-                raise InputError(
-                    f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05"
-                )
+                raise InputError(f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05")
             if key in seen:
                 raise InputError(f"{key}: set twice; accepted: one value")
             seen.add(key)
@@ -223,9 +217,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(
-            f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file"
-        ) from None
+        raise InputError(f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"experiment file {path}: not valid YAML ({reason})") from None

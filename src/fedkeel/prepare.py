@@ -36,9 +36,7 @@ def federate(experiment: Experiment) -> FederatedData:
     """The data set that the experiment names, limited and dealt out as it says."""
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
-        raise InputError(
-            f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)"
-        )
+        raise InputError(f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)")
     loaded = _call(settings.name, "dataset.name") if ":" in settings.name else datasets.load(settings.name)
     if isinstance(loaded, FederatedData):
         return _dealt_out(loaded, experiment)
@@ -93,17 +91,13 @@ def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Exam
     return Examples(examples.x[chosen], examples.y[chosen])
 
 
-def _model(
-    experiment: Experiment, data: FederatedData, given: nn.Module | None
-) -> tuple[Experiment, nn.Module]:
+def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None) -> tuple[Experiment, nn.Module]:
     settings = experiment.model
     if given is not None:
         experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
         module = copy.deepcopy(given)
     elif settings.name.startswith(GIVEN):
-        raise InputError(
-            f"model.name: {settings.name!r} was given in Python; accepted: hand it to run(model=...)"
-        )
+        raise InputError(f"model.name: {settings.name!r} was given in Python; accepted: hand it to run(model=...)")
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
@@ -126,9 +120,7 @@ def _call(name: str, field: str, **options: Any) -> Any:
     try:
         target = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"{field}: {name!r} cannot be imported ({error}); accepted: module:function"
-        ) from None
+        raise InputError(f"{field}: {name!r} cannot be imported ({error}); accepted: module:function") from None
     try:
         return target(**options)
     except FedkeelError:
@@ -154,6 +146,6 @@ def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) 
     shape = tuple(getattr(logits, "shape", ()))
     if len(shape) != 2 or shape[0] != smallest or shape[1] < data.classes:
         raise InputError(
-            f"model: its output for {smallest} samples has shape {list(shape)}; accepted: [{smallest}, {data.classes}], "
-            f"as the labels run from 0 to {data.classes - 1}"
+            f"model: its output for {smallest} samples has shape {list(shape)}; "
+            f"accepted: [{smallest}, {data.classes}], as the labels run from 0 to {data.classes - 1}"
         )

@@ -39,27 +39,32 @@ def make(section: type[S], values: Mapping[str, Any], field: str = "") -> S:
 
 def explain(error: ValidationError, section: type[BaseModel], field: str = "") -> InputError:
     """The same error with field, value and what would be accepted, one line for each thing that is wrong."""
-    lines = [_sentence(e, section, field) for e in error.errors(include_url=False)]
-    return InputError("\n".join(dict.fromkeys(lines)))
+    reasons: dict[str, list[str]] = {}
+    for details in error.errors(include_url=False):
+        problem, accepted = _problem(details, section, field)
+        reasons.setdefault(problem, []).extend([accepted] if accepted else [])
+    return InputError("\n".join(f"{p}; accepted: {' or '.join(a)}" if a else p for p, a in reasons.items()))
 
 
-def _sentence(error: ErrorDetails, section: type[BaseModel], field: str) -> str:
+def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple[str, str]:
+    """What is wrong, and what would be accepted where the first does not say it."""
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, InputError):
-        return str(cause)
+        return str(cause), ""
     path, owner = _path(error["loc"], section)
     name = ".".join(filter(None, [field, *path]))
     if error["type"] == "extra_forbidden":
         kind = owner.model_fields.get("kind")
-        return str(unknown(name, path[-1], owner.model_fields, what=f"setting of {kind.default}" if kind else "setting"))
+        what = f"setting of {kind.default}" if kind else "setting"
+        return str(unknown(name, path[-1], owner.model_fields, what)), ""
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
-        return f"{name}.{_bare(context['discriminator'])}: {context['tag']!r} is unknown; accepted: " + _bare(
-            context["expected_tags"]
-        )
+        tag, tags = _bare(context["discriminator"]), _bare(context["expected_tags"]).split(", ")
+        return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
+    if error["type"] in {"model_type", "model_attributes_type"}:
+        return f"{name}: {error['input']!r} is not accepted", "a section of settings"
     reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    reason = reason[:1].lower() + reason[1:]
-    return f"{name}: {error['input']!r} is not accepted; accepted: {reason}"
+    return f"{name}: {error['input']!r} is not accepted", reason[:1].lower() + reason[1:]
 
 
 def _bare(text: str) -> str:
@@ -71,11 +76,7 @@ def _path(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[list[st
     path: list[str] = []
     owner = section
     for part in loc:
-        inner = (
-            _sections(owner.model_fields[path[-1]].annotation)
-            if path and path[-1] in owner.model_fields
-            else []
-        )
+        inner = _sections(owner.model_fields[path[-1]].annotation) if path and path[-1] in owner.model_fields else []
         tagged = [s for s in inner if "kind" in s.model_fields and s.model_fields["kind"].default == part]
         if tagged:
             owner = tagged[0]

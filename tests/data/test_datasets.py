@@ -63,9 +63,7 @@ def test_names_and_descriptions():
     assert datasets.describe("cifar100") == (
         "50,000 + 10,000 images, 3 x 32 x 32, 100 classes (FedLGA, FedAgg, FedEnt, FedASMU, FedSSMU)"
     )
-    assert (
-        datasets.describe("imdb") == "25,000 + 25,000 texts of token ids, 256, 2 classes (FedASMU, FedSSMU)"
-    )
+    assert datasets.describe("imdb") == "25,000 + 25,000 texts of token ids, 256, 2 classes (FedASMU, FedSSMU)"
     assert not any("\n" in datasets.describe(name) for name in datasets.names())
 
 
@@ -76,9 +74,7 @@ def test_the_alias():
 
 @pytest.mark.parametrize("function", [datasets.describe, datasets.get, datasets.load, datasets.canonical])
 def test_an_unknown_name_is_refused_with_a_suggestion(function):
-    with pytest.raises(
-        InputError, match=r"dataset\.name: 'fashion-mist' is unknown \(did you mean fashion-mnist"
-    ):
+    with pytest.raises(InputError, match=r"dataset\.name: 'fashion-mist' is unknown \(did you mean fashion-mnist"):
         function("fashion-mist")
 
 
@@ -138,9 +134,7 @@ def test_a_set_without_source_says_which_files_to_put_where(cache, name):
     for function in (datasets.get, datasets.load):
         with pytest.raises(InputError) as caught:
             function(name)
-        assert f"{name}: not in the cache, and no source provides it; put into {cache / name}" in str(
-            caught.value
-        )
+        assert f"{name}: not in the cache, and no source provides it; put into {cache / name}" in str(caught.value)
         for layout in ENTRIES[name].layouts:
             assert all(file.name in str(caught.value) for file in layout.files)
 

@@ -195,9 +195,7 @@ def test_iid_is_uniform():
 @given(st.lists(st.integers(0, 4), max_size=30))
 def test_assignment_from_owners(owner):
     assignment = Assignment.from_owner(np.array(owner, dtype=np.int64), 5)
-    assert [own.tolist() for own in assignment] == [
-        [s for s, o in enumerate(owner) if o == c] for c in range(5)
-    ]
+    assert [own.tolist() for own in assignment] == [[s for s, o in enumerate(owner) if o == c] for c in range(5)]
     assert assignment.sizes.tolist() == [owner.count(c) for c in range(5)]
     assert assignment.indices.dtype == assignment.offsets.dtype == np.int64
 
@@ -224,9 +222,7 @@ def test_a_field_of_any_partition_round_trips(partition):
 def test_pathological_is_another_name_of_shards():
     assert ALIASES == {"pathological": "shards"}
     field: TypeAdapter[Partition] = TypeAdapter(AnyPartition)
-    assert field.validate_python({"kind": "pathological", "shards_per_client": 3}) == Shards(
-        shards_per_client=3
-    )
+    assert field.validate_python({"kind": "pathological", "shards_per_client": 3}) == Shards(shards_per_client=3)
 
 
 @pytest.mark.parametrize(

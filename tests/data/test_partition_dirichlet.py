@@ -61,7 +61,9 @@ def test_per_class_is_as_even_as_per_client_at_alpha_times_classes():
 
 def test_large_alpha_is_iid_and_small_alpha_is_one_class():
     labels = np.repeat(np.arange(10), 10_000)
-    even, uneven = (label_counts(labels, Dirichlet(alpha=a, per="client").assign(labels, 100, 0), 10) for a in (1e9, 1e-9))
+    even, uneven = (
+        label_counts(labels, Dirichlet(alpha=a, per="client").assign(labels, 100, 0), 10) for a in (1e9, 1e-9)
+    )
     assert mean_wasserstein(even) < 0.06
     assert ((uneven > 0).sum(axis=1) == 1).mean() > 0.8
 
@@ -143,9 +145,7 @@ def test_the_largest_gives_of_all_its_classes():
     assert chisquare(np.bincount(given_away // 400, minlength=5)).pvalue > 1e-4
 
 
-@given(
-    st.sampled_from(["client", "class"]), st.integers(0, 5), st.sampled_from([1.0, 4.0]), st.integers(0, 99)
-)
+@given(st.sampled_from(["client", "class"]), st.integers(0, 5), st.sampled_from([1.0, 4.0]), st.integers(0, 99))
 def test_no_client_is_below_the_least_size(per, least, ratio, seed):
     labels = np.arange(50) % 3
     partition = Dirichlet(alpha=0.05, per=per, min_size=least, size_ratio=ratio)

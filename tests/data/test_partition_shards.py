@@ -47,9 +47,7 @@ def test_shards_are_dealt_at_random():
     labels = np.repeat(np.arange(20), 10)
     counts = label_counts(labels, Shards().assign(labels, 10, 0), 20)
     pairs = [tuple(np.flatnonzero(row)) for row in counts]
-    assert pairs != [
-        tuple(np.flatnonzero(row)) for row in label_counts(labels, Shards().assign(labels, 10, 1), 20)
-    ]
+    assert pairs != [tuple(np.flatnonzero(row)) for row in label_counts(labels, Shards().assign(labels, 10, 1), 20)]
     assert any(b - a > 1 for a, b in pairs)
 
 

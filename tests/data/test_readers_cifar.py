@@ -14,9 +14,7 @@ COARSE = np.array([19, 18, 17, 16], np.uint8)
 
 
 def record_file(path, *labels):
-    path.write_bytes(
-        np.concatenate([*(part[:, None] for part in labels), IMAGES.reshape(4, -1)], 1).tobytes()
-    )
+    path.write_bytes(np.concatenate([*(part[:, None] for part in labels), IMAGES.reshape(4, -1)], 1).tobytes())
     return path
 
 
@@ -56,9 +54,7 @@ def test_binary_records_of_cifar100_give_the_fine_label(tmp_path):
 def test_truncated_records_are_refused(tmp_path, cut):
     path = record_file(tmp_path / "b.bin", FINE)
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(
-        InputError, match=rf"b\.bin: expected records of 3073 bytes each, found {4 * 3073 - cut}"
-    ):
+    with pytest.raises(InputError, match=rf"b\.bin: expected records of 3073 bytes each, found {4 * 3073 - cut}"):
         cifar.read_binary(path, classes=10, label_bytes=1)
 
 

@@ -43,9 +43,7 @@ def test_letters_are_turned_upright_and_their_labels_start_at_zero(tmp_path):
 @pytest.mark.parametrize("label", [0, 27])
 def test_letters_refuse_labels_outside_1_to_26(tmp_path, label):
     write_split(tmp_path, "letters", IMAGES, np.array([1, label, 3], np.uint8))
-    with pytest.raises(
-        InputError, match=rf"letters-labels.*expected labels 1\.\.26, found {label} at index 1"
-    ):
+    with pytest.raises(InputError, match=rf"letters-labels.*expected labels 1\.\.26, found {label} at index 1"):
         idx.read_letters_split(tmp_path, "letters")
 
 

@@ -53,9 +53,7 @@ def contents(folder):
 
 
 def test_npm_pack_fetches_the_exact_version_and_collects(tmp_path, client, folders):
-    tarball = write_tarball(
-        tmp_path / "t", {"package/data/a": b"A", "package/data/b": b"B", "package/x": b"X"}
-    )
+    tarball = write_tarball(tmp_path / "t", {"package/data/a": b"A", "package/data/b": b"B", "package/x": b"X"})
     client("npm", f'[ "$1 $2" = "pack toy@1.2.3" ] && cp {tarball} toy-1.2.3.tgz')
     source = NpmPack("toy@1.2.3", COPY)
     source.fetch(*folders)
@@ -84,9 +82,7 @@ def test_a_package_that_is_not_installed(tmp_path, folders):
         Installed("toy", COPY, root=tmp_path / "root").fetch(*folders)
 
 
-@pytest.mark.parametrize(
-    ("source", "name"), [(NpmPack("toy@1", COPY), "npm"), (AptDownload("toy", COPY), "apt-get")]
-)
+@pytest.mark.parametrize(("source", "name"), [(NpmPack("toy@1", COPY), "npm"), (AptDownload("toy", COPY), "apt-get")])
 @pytest.mark.usefixtures("client")
 def test_a_missing_client_is_named(folders, source, name):
     with pytest.raises(SourceError, match=f"{name} is not installed"):

@@ -11,9 +11,7 @@ from fedkeel.data.statistics import label_counts, mean_wasserstein
 from fedkeel.errors import InputError
 
 COUNTS = st.integers(1, 4).flatmap(
-    lambda classes: st.lists(
-        st.lists(st.integers(0, 9), min_size=classes, max_size=classes), min_size=1, max_size=5
-    )
+    lambda classes: st.lists(st.lists(st.integers(0, 9), min_size=classes, max_size=classes), min_size=1, max_size=5)
 )
 
 

@@ -42,7 +42,9 @@ class Counting(ClientRule):
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         job.carry["count"] = torch.zeros(1)
-        return Job(job.round, job.start + job.received["shift"], job.lr / 2, job.samples, job.received, job.kept, job.carry)
+        return Job(
+            job.round, job.start + job.received["shift"], job.lr / 2, job.samples, job.received, job.kept, job.carry
+        )
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         job.carry["count"] += 1
@@ -74,7 +76,9 @@ def test_trajectory_on_a_quadratic(mu: float, momentum: float) -> None:
     a, b, w = rng.uniform(0.5, 2, 4), rng.normal(size=4), rng.normal(size=4)
     oracle = Quadratic(torch.tensor(a), torch.tensor(b), steps=3)
     rates = [0.1, 0.05]
-    _, got, _, _ = train(job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64)), Proximal(mu=mu), oracle, momentum)
+    _, got, _, _ = train(
+        job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64)), Proximal(mu=mu), oracle, momentum
+    )
     np.testing.assert_allclose(got, by_hand(a, b, w, rates, 3, mu, momentum), rtol=1e-12)
     assert oracle.epochs == [0, 1]
 
@@ -92,7 +96,9 @@ def test_a_stack_trains_as_each_client_alone() -> None:
 def test_every_hook_is_called_and_start_weights_stay() -> None:
     start = torch.tensor([1.0, 2.0])
     oracle = Quadratic(torch.ones(2), torch.zeros(2), steps=2)
-    given = job(start, torch.tensor([0.2, 0.2]), received={"shift": torch.tensor([1.0, 0.0])}, kept={"jobs": torch.ones(1)})
+    given = job(
+        start, torch.tensor([0.2, 0.2]), received={"shift": torch.tensor([1.0, 0.0])}, kept={"jobs": torch.ones(1)}
+    )
     begun, w, message, kept = train(given, Counting(), oracle)
     torch.testing.assert_close(begun.lr, torch.tensor([0.1, 0.1]))
     torch.testing.assert_close(w, torch.tensor([2.0, 2.0]) * 0.9**4)

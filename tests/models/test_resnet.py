@@ -15,9 +15,7 @@ def convolution(before, after, kernel=3):
 
 def test_resnet20_has_he_et_al_s_0_27_million_weights(count):
     stages = [convolution(16, 16) * 6]
-    stages += [
-        convolution(before, 2 * before) + 5 * convolution(2 * before, 2 * before) for before in (16, 32)
-    ]
+    stages += [convolution(before, 2 * before) + 5 * convolution(2 * before, 2 * before) for before in (16, 32)]
     assert count(build("resnet20", CIFAR10)) == convolution(3, 16) + sum(stages) + (64 * 10 + 10) == 269_722
 
 
@@ -31,9 +29,7 @@ def test_resnet18_on_cifar(count):
     stages = [convolution(64, 64) * 4]
     for before in (64, 128, 256):
         after = 2 * before
-        stages.append(
-            convolution(before, after) + 3 * convolution(after, after) + convolution(before, after, kernel=1)
-        )
+        stages.append(convolution(before, after) + 3 * convolution(after, after) + convolution(before, after, kernel=1))
     expected = convolution(3, 64) + sum(stages) + (512 * 10 + 10)
     assert count(build("resnet18", CIFAR10)) == expected == 11_173_962
 

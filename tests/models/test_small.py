@@ -140,9 +140,7 @@ def test_models_without_convolutions_take_any_shape(name):
 
 
 @settings(max_examples=20)
-@given(
-    st.integers(12, 40), st.integers(12, 40), st.sampled_from(["mnist-cnn", "lenet5", "cifar10-cnn", "cnn"])
-)
+@given(st.integers(12, 40), st.integers(12, 40), st.sampled_from(["mnist-cnn", "lenet5", "cifar10-cnn", "cnn"]))
 def test_convolutions_fit_any_image_that_is_large_enough(height, width, name):
     model = build(name, Inputs((2, height, width), 3))
     assert model(torch.randn(2, 2, height, width)).shape == (2, 3)

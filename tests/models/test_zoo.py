@@ -163,9 +163,7 @@ def test_the_smallest_image_trains_even_alone_and_a_smaller_one_is_refused(name)
     inputs = Inputs((3, side, side), 10)
     x, _ = batch(inputs, size=1)
     assert build(name, inputs).train()(x).shape == (1, 10)
-    accepted = (
-        rf"{name} does not fit shape \(3, {side}, {side - 1}\); accepted: images .* {side} x {side} pixels"
-    )
+    accepted = rf"{name} does not fit shape \(3, {side}, {side - 1}\); accepted: images .* {side} x {side} pixels"
     with pytest.raises(InputError, match=accepted):
         build(name, Inputs((3, side, side - 1), 10))
 
@@ -176,9 +174,7 @@ def test_models_of_numbers_refuse_text(name):
         build(name, TEXT)
 
 
-@pytest.mark.parametrize(
-    "inputs", [IMAGES[0], Inputs((40,), 2), Inputs((1, 4, 4), 2, vocabulary=50)], ids=str
-)
+@pytest.mark.parametrize("inputs", [IMAGES[0], Inputs((40,), 2), Inputs((1, 4, 4), 2, vocabulary=50)], ids=str)
 def test_textcnn_takes_only_token_sequences_with_a_vocabulary(inputs):
     with pytest.raises(InputError, match=r"model.name: textcnn .*; accepted: token sequences"):
         build("textcnn", inputs)
@@ -215,9 +211,7 @@ def test_a_bad_value_names_the_field_the_value_and_what_is_accepted(name, option
     assert str(refused.value).startswith(f"model.{option}: {value!r} is refused; accepted: ")
 
 
-@pytest.mark.parametrize(
-    "bad", [{"shape": ()}, {"shape": (1, 0, 28)}, {"classes": 1}, {"vocabulary": 1}], ids=str
-)
+@pytest.mark.parametrize("bad", [{"shape": ()}, {"shape": (1, 0, 28)}, {"classes": 1}, {"vocabulary": 1}], ids=str)
 def test_inputs_without_substance_are_refused(bad):
     with pytest.raises(InputError, match=rf"inputs.{next(iter(bad))}: "):
         Inputs(**{"shape": (1, 28, 28), "classes": 10, **bad})

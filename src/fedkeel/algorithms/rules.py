@@ -60,15 +60,15 @@ class Job:
 class ClientRule(Section):
     """How a client trains. The default is plain SGD."""
 
-    def begin(self, job: Job, oracle: Oracle) -> Job:  # noqa: ARG002
+    def begin(self, job: Job, oracle: Oracle) -> Job:
         """Before the first step: may change start weights and learning rates."""
         return job
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:  # noqa: ARG002
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """The direction [..., D] of one mini-batch, before momentum; `w` is the loop's own and only read."""
         return oracle.grad(w)
 
-    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:  # noqa: ARG002
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """After the last step: (what goes up beside the weights, what the client keeps)."""
         return {}, job.kept
 
@@ -110,11 +110,11 @@ class Updates:
 class ServerRule(Section):
     """What the server sends, and how it takes in what comes back."""
 
-    def init(self, w: Tensor, layout: Layout, clients: int) -> ServerState:  # noqa: ARG002
+    def init(self, w: Tensor, layout: Layout, clients: int) -> ServerState:
         """The state before the first round."""
         return ServerState(w)
 
-    def send(self, state: ServerState, client: int) -> Message:  # noqa: ARG002
+    def send(self, state: ServerState, client: int) -> Message:
         """What goes down beside the weights."""
         return {}
 

@@ -45,13 +45,9 @@ class FederatedData:
                 f"samples, {tuple(self.train.x.shape[1:])}"
             )
         if self.augment and self.train.x.dim() != 4:
-            raise InputError(
-                "dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]"
-            )
+            raise InputError("dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]")
         if self.resize and self.train.x.dim() != 4:
-            raise InputError(
-                f"dataset.resize: {self.resize} is not accepted for this data; accepted: images only"
-            )
+            raise InputError(f"dataset.resize: {self.resize} is not accepted for this data; accepted: images only")
 
     @classmethod
     def from_dataset(cls, dataset: Dataset, partition: Partition, clients: int, seed: int) -> FederatedData:
@@ -81,9 +77,7 @@ class FederatedData:
             train, held_out = _hold_out(samples, test, seed)
         else:
             train, held_out = samples, _examples(*test)
-        dataset = Dataset(
-            name, train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary)
-        )
+        dataset = Dataset(name, train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary))
         return cls.from_dataset(dataset, _partition(partition), clients, seed)
 
     @classmethod
@@ -96,9 +90,7 @@ class FederatedData:
         parts = [_examples(x, y) for x, y in clients]
         shapes = {tuple(p.x.shape[1:]) for p in parts}
         if len(shapes) > 1:
-            raise InputError(
-                f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients"
-            )
+            raise InputError(f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients")
         train = Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
         held_out = _examples(*test)
         offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)

@@ -13,9 +13,7 @@ def label_counts(labels: NDArray[np.int64], assignment: Assignment, classes: int
     """[clients, classes], samples of each label on each client."""
     held = labels[assignment.indices]
     if len(held) and (held.min() < 0 or held.max() >= classes):
-        raise InputError(
-            f"labels: {held.min()} to {held.max()} is not accepted; accepted: 0 to {classes - 1}"
-        )
+        raise InputError(f"labels: {held.min()} to {held.max()} is not accepted; accepted: 0 to {classes - 1}")
     clients = np.repeat(np.arange(len(assignment)), assignment.sizes)
     counts = np.bincount(clients * classes + held, minlength=len(assignment) * classes)
     return counts.reshape(len(assignment), classes)
@@ -30,9 +28,7 @@ def mean_wasserstein(counts: NDArray[np.int64]) -> float:
     """
     sizes = counts.sum(axis=1)
     if not sizes.any():
-        raise InputError(
-            "counts: no samples at all is not accepted; accepted: at least one client with samples"
-        )
+        raise InputError("counts: no samples at all is not accepted; accepted: at least one client with samples")
     held = counts[sizes > 0]
     mixes = held / sizes[sizes > 0, None]
     overall = counts.sum(axis=0) / sizes.sum()

@@ -38,9 +38,7 @@ class HashingTokenizer:
 
     def __post_init__(self) -> None:
         if self.vocabulary < 2:
-            raise InputError(
-                f"vocabulary: {self.vocabulary} is too small; accepted: 2 or more (one is padding)"
-            )
+            raise InputError(f"vocabulary: {self.vocabulary} is too small; accepted: 2 or more (one is padding)")
         if self.length < 1:
             raise InputError(f"length: {self.length} is too small; accepted: 1 or more")
 

@@ -38,9 +38,7 @@ class ClientOracle:
     def batches(self, epoch: int) -> Iterator[None]:
         """Shuffle the client's samples and make one mini-batch after the other current; the last may be smaller."""
         seed, round_, client = self._where
-        order = streams.permutations(
-            streams.keys(seed, "batches", round_, client, epoch), len(self._indices)
-        )[0]
+        order = streams.permutations(streams.keys(seed, "batches", round_, client, epoch), len(self._indices))[0]
         # Dropout inside a user's module can only draw from torch's global generator: it is seeded by name here,
         # and restored by the executor.
         torch.manual_seed(streams.key(seed, "dropout", round_, client, epoch) >> 1)

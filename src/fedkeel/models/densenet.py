@@ -33,9 +33,7 @@ class Dense(nn.Module):
 
     def __init__(self, before: int, norm: Norm) -> None:
         super().__init__()
-        self.grow = nn.Sequential(
-            *_activated(before, 4 * _GROWTH, 1, norm), *_activated(4 * _GROWTH, _GROWTH, 3, norm)
-        )
+        self.grow = nn.Sequential(*_activated(before, 4 * _GROWTH, 1, norm), *_activated(4 * _GROWTH, _GROWTH, 3, norm))
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, before, h, w] to [n, before + _GROWTH, h, w]."""

@@ -23,9 +23,7 @@ class Inputs:
         if self.classes < 2:
             raise InputError(f"inputs.classes: {self.classes} is too few; accepted: at least 2")
         if self.vocabulary is not None and self.vocabulary < 2:
-            raise InputError(
-                f"inputs.vocabulary: {self.vocabulary} is too few; accepted: at least 2, or none"
-            )
+            raise InputError(f"inputs.vocabulary: {self.vocabulary} is too few; accepted: at least 2, or none")
 
     def __str__(self) -> str:
         text = "" if self.vocabulary is None else f" of {self.vocabulary} token ids"

@@ -69,9 +69,7 @@ def complete(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     offered = options(name)
     for option, value in chosen.items():
         if option not in offered:
-            raise InputError(
-                f"model.{option}: {name} has no such option; accepted: {', '.join(offered) or 'none'}"
-            )
+            raise InputError(f"model.{option}: {name} has no such option; accepted: {', '.join(offered) or 'none'}")
         if not OPTIONS[option].holds(value):
             raise InputError(f"model.{option}: {value!r} is refused; accepted: {OPTIONS[option].what}")
     return {**offered, **chosen}

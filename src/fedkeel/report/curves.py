@@ -23,9 +23,7 @@ def learning_curves(runs: Sequence[RunRecord], paths: Sequence[Path], x: str = "
     """Test accuracy, and test and training loss, over `x`; one file for each path, by its suffix."""
     for path in paths:
         if path.suffix not in FORMATS:
-            raise InputError(
-                f"out: {path} is not accepted; accepted: a file name that ends in {', '.join(FORMATS)}"
-            )
+            raise InputError(f"out: {path} is not accepted; accepted: a file name that ends in {', '.join(FORMATS)}")
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     marker = "o" if max(len(run.history) for run in runs) <= 30 else None

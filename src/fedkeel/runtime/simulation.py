@@ -48,9 +48,7 @@ class Simulation:
     one stack; the virtual timeline never depends on the executor.
     """
 
-    def __init__(
-        self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor
-    ) -> None:
+    def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> None:
         self.experiment = experiment
         self.data = data
         self.layout = model.layout
@@ -111,9 +109,7 @@ class Simulation:
             round=round,
             start=self.state.w,
             buffers=self.buffers,
-            lr=torch.full(
-                (local.epochs,), local.lr * local.lr_decay ** (round - 1), dtype=self.state.w.dtype
-            ),
+            lr=torch.full((local.epochs,), local.lr * local.lr_decay ** (round - 1), dtype=self.state.w.dtype),
             received=received,
             kept=self._kept.get(client, {}),
         )
@@ -152,9 +148,7 @@ class Simulation:
         self.samples_trained += sum(seen)
         train_loss = float(np.average([u.loss for u in updates], weights=seen))
         self.version += 1
-        return RoundEnd(
-            round, self.queue.now, train_loss, arrivals, self._evaluate(round, train_loss, started)
-        )
+        return RoundEnd(round, self.queue.now, train_loss, arrivals, self._evaluate(round, train_loss, started))
 
     def _aggregate(self, updates: list[Update]) -> list[float]:
         stacked = Updates(

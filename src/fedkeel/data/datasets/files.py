@@ -75,8 +75,6 @@ CIFAR100_PICKLE = _named(
         "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
     }
 )
-IMDB_JSON = _named(
-    {"reviews.json": "sha256:325ab424eb6899870dd9294c6fe5be9265f66f8a2f63bcd941c6277cc1c17ea8"}
-)
+IMDB_JSON = _named({"reviews.json": "sha256:325ab424eb6899870dd9294c6fe5be9265f66f8a2f63bcd941c6277cc1c17ea8"})
 IMDB_FOLDERS = _unnamed("train/neg", "train/pos", "test/neg", "test/pos")
 TINY_IMAGENET = _unnamed("train", "val/images", "val/val_annotations.txt")

@@ -42,16 +42,13 @@ class Entry:
         train, test = self.sizes
         kind = "images" if self.vocabulary is None else "texts of token ids"
         return (
-            f"{train:,} + {test:,} {kind}, {' x '.join(map(str, self.shape))}, "
-            f"{self.classes} classes ({self.remark})"
+            f"{train:,} + {test:,} {kind}, {' x '.join(map(str, self.shape))}, {self.classes} classes ({self.remark})"
         )
 
 
 _TOKENIZER = HashingTokenizer()
 _FASHION_PACKAGE = "dataset-fashion-mnist"
-_FASHION_COLLECT = copy_from(
-    "usr/share/datasets/fashion-mnist", *(f"{file.name}.gz" for file in files.FASHION_MNIST)
-)
+_FASHION_COLLECT = copy_from("usr/share/datasets/fashion-mnist", *(f"{file.name}.gz" for file in files.FASHION_MNIST))
 _FASHION_NORMALISE = Normalise(mean=(0.2860,), std=(0.3530,))
 
 _ENTRIES = (

@@ -46,9 +46,7 @@ class Partition(Section, ABC):
     def _check_size(self, samples: int, clients: int) -> None:
         """Refuse what cannot give every client enough; by default that is one sample."""
         if clients > samples:
-            raise InputError(
-                f"clients: {clients} is not accepted with {samples} samples; accepted: 1 to {samples}"
-            )
+            raise InputError(f"clients: {clients} is not accepted with {samples} samples; accepted: 1 to {samples}")
 
     def _weights(self, clients: int) -> NDArray[np.float64]:
         return np.where(np.arange(clients) < clients // 2, self.size_ratio, 1.0)

@@ -79,9 +79,7 @@ def _part(total: int, places: NDArray[np.int64], draw: np.random.Generator) -> N
     return part
 
 
-def _fill(
-    slots: int, classes: int, places: NDArray[np.int64], draw: np.random.Generator
-) -> NDArray[np.int64]:
+def _fill(slots: int, classes: int, places: NDArray[np.int64], draw: np.random.Generator) -> NDArray[np.int64]:
     """[slots, classes], distinct classes for each slot that fill all `places`.
 
     Always those with the most places left, ties at random: Ryser's construction, which never gets stuck.

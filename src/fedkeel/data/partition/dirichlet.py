@@ -115,9 +115,7 @@ def _split_classes(
     return np.diff(np.minimum(cuts.astype(np.int64), stock[:, None]), axis=1, prepend=0)
 
 
-def _top_up(
-    owners: NDArray[np.int64], slots: int, fewest: int, draw: np.random.Generator
-) -> NDArray[np.int64]:
+def _top_up(owners: NDArray[np.int64], slots: int, fewest: int, draw: np.random.Generator) -> NDArray[np.int64]:
     """Give slots below `fewest` what they lack, sample by sample from whichever slot is then the largest.
 
     A slot of n samples numbers them 0 to n - 1 at random; the highest numbers of all are those to give.

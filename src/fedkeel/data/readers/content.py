@@ -48,7 +48,6 @@ def check_labels(path: Path, labels: Labels, classes: int, first: int = 0) -> La
     wrong = np.flatnonzero((labels < first) | (labels >= first + classes))
     if wrong.size:
         raise InputError(
-            f"{path}: expected labels {first}..{first + classes - 1}, "
-            f"found {labels[wrong[0]]} at index {wrong[0]}"
+            f"{path}: expected labels {first}..{first + classes - 1}, found {labels[wrong[0]]} at index {wrong[0]}"
         )
     return labels - first

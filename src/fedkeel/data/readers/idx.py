@@ -49,7 +49,5 @@ def _read(path: Path, rank: int) -> Images:
         raise InputError(f"{path}: expected an IDX header of {start} bytes, found {len(content)}")
     shape = [int(size) for size in np.frombuffer(content, ">u4", rank, offset=4)]
     if len(content) != start + math.prod(shape):
-        raise InputError(
-            f"{path}: expected {start + math.prod(shape)} bytes for shape {shape}, found {len(content)}"
-        )
+        raise InputError(f"{path}: expected {start + math.prod(shape)} bytes for shape {shape}, found {len(content)}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

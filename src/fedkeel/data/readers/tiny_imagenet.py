@@ -45,9 +45,7 @@ def read_validation(folder: Path, classes: int) -> tuple[Images, Labels]:
         raise InputError(f"{annotations}: cannot be read ({error.strerror})") from error
     for number, row in enumerate(rows, start=1):
         if len(row) < 2 or row[1] not in labels:
-            raise InputError(
-                f"{annotations}: expected a file and a class of train/, found {row} in line {number}"
-            )
+            raise InputError(f"{annotations}: expected a file and a class of train/, found {row} in line {number}")
     paths = [folder / "val" / "images" / row[0] for row in rows]
     return _read_images(paths), np.array([labels[row[1]] for row in rows], np.int64)
 
@@ -67,7 +65,5 @@ def _read_image(path: Path) -> Images:
     except OSError as error:
         raise InputError(f"{path}: expected a JPEG image ({error})") from error
     if pixels.shape != (SIDE, SIDE, 3):
-        raise InputError(
-            f"{path}: expected {SIDE} x {SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}"
-        )
+        raise InputError(f"{path}: expected {SIDE} x {SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}")
     return pixels.transpose(2, 0, 1)

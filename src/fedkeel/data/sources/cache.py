@@ -61,9 +61,7 @@ def fetch(root: Path, layouts: Sequence[Layout], sources: Sequence[Source]) -> F
 def missing(root: Path, layouts: Sequence[Layout], reason: str) -> InputError:
     """The error for a data set that is not there, which says what to put where."""
     forms = "; or ".join(str(layout) for layout in layouts)
-    return InputError(
-        f"{root.name}: not in the cache, and {reason}; put into {root}, gzipped or not: {forms}"
-    )
+    return InputError(f"{root.name}: not in the cache, and {reason}; put into {root}, gzipped or not: {forms}")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -45,8 +45,6 @@ def _images(path: Path, count: int) -> Images:
         raise SourceError(f"{path.name}: expected a PNG ({error})") from error
     channels, height, width = IMAGE_SHAPE
     if pixels.shape != (count, height * width, channels):
-        raise SourceError(
-            f"{path.name}: expected {count} rows of {height * width} RGB pixels, found {pixels.shape}"
-        )
+        raise SourceError(f"{path.name}: expected {count} rows of {height * width} RGB pixels, found {pixels.shape}")
     planes = pixels.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
     return planes.reshape(count, IMAGE_BYTES)
