@@ -163,7 +163,7 @@ def test_load_fetches_from_the_entrys_source_once(cache, shrink, monkeypatch):
     class Source:
         calls = 0
 
-        def fetch(self, work, into):  # noqa: ARG002
+        def fetch(self, work, into):
             Source.calls += 1
             for prefix, count in (("train", 3), ("t10k", 2)):
                 write(into / f"{prefix}-images-idx3-ubyte", idx(np.full((count, 28, 28), 255, np.uint8)))

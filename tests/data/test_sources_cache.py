@@ -33,7 +33,7 @@ class Delivery:
     def __str__(self):
         return "toy delivery"
 
-    def fetch(self, work, into):  # noqa: ARG002
+    def fetch(self, work, into):
         with self.calls.open("a") as file:
             file.write("x")
         for name, data in self.content.items():
@@ -45,7 +45,7 @@ class Broken:
     def __str__(self):
         return "broken source"
 
-    def fetch(self, work, into):  # noqa: ARG002
+    def fetch(self, work, into):
         (into / "a").write_bytes(b"al")
         raise SourceError("the line is cut")
 

