@@ -246,6 +246,7 @@ def test_own_model_and_data_by_name(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "o" / "summary.json").read_text())
     assert (summary["model"], summary["clients"], summary["parameters"]) == ("mine:net", 5, 4 * 6 + 7 * 2)
+    assert fedkeel("run", "o/experiment.yaml", "--out", "again", cwd=tmp_path).returncode == 0
     bad = fedkeel("run", "--set", "dataset=mine:data", "model=mine:narrow", "--out", "p", cwd=tmp_path)
     assert bad.returncode == 2
     assert "[32, 1]" in bad.stderr

@@ -73,6 +73,16 @@ def test_aliases_and_participants() -> None:
     assert Experiment(local={"batch_size": "full"}).local.batch_size == "full"
 
 
+@pytest.mark.parametrize("text", ["1e-1", "1E-1", "0.1", ".1", "1.0e-1", "+1e-1"])
+def test_numbers_in_every_spelling(text: str, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(f"local: {{lr: {text}}}\nmodel: {{name: mnist-cnn, dropout: {text}}}\n")
+    for experiment in (
+        Experiment.load(tmp_path / "e.yaml"),
+        Experiment.load(overrides=[f"local.lr={text}", "model=mnist-cnn", f"model.dropout={text}"]),
+    ):
+        assert (experiment.local.lr, experiment.model.options["dropout"]) == (0.1, 0.1)
+
+
 def test_replace_validates_and_recomputes_defaults() -> None:
     assert Experiment(clients=50).replace(clients=3).participants == 3
     with pytest.raises(InputError, match="clients: 0"):

@@ -21,6 +21,13 @@ def test_given_objects_are_named_in_the_record() -> None:
         run(result.experiment)
 
 
+def test_participants_are_checked_against_the_clients_there_are() -> None:
+    many = FederatedData.from_arrays(RNG.normal(size=(60, 64)), np.arange(60) % 3, clients=40)
+    assert run(Experiment(rounds=1, per_round=30), data=many, model=FLAT[1]).summary["per_round"] == 30
+    with pytest.raises(InputError, match="per_round: 30 is not accepted; accepted: at most clients=20"):
+        run(Experiment(rounds=1, per_round=30))
+
+
 def test_zoo_models_fit_own_data_and_start_from_the_seed() -> None:
     def weights(seed: int) -> torch.Tensor:
         experiment = Experiment(rounds=1, seed=seed, model="linear", local={"lr": 1e-12})
@@ -60,8 +67,8 @@ class Three(nn.Module):
     ("settings", "model", "words"),
     [
         ({"clients": 5}, FLAT, ["clients", "5", "4"]),
-        ({"partition": "iid"}, FLAT, ["partition", "already dealt out"]),
-        ({"dataset": {"train_limit": 9}}, FLAT, ["dataset.train_limit", "already dealt out"]),
+        ({"partition": "shards"}, FLAT, ["partition.kind", "shards", "already dealt out"]),
+        ({"dataset": {"train_limit": 9}}, FLAT, ["dataset.train_limit", "9", "already dealt out"]),
         ({"per_round": 5}, FLAT, ["per_round", "5", "clients=4"]),
         ({}, nn.Linear(7, 3), ["model", "fails on a training batch of shape", "RuntimeError"]),
         ({}, nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), ["[12, 2]", "[12, 3]", "0 to 2"]),

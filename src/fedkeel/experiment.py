@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -30,6 +31,15 @@ SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML with the numbers of version 1.2, where 1e-3 is one."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def _named(values: Any, default: str) -> tuple[str | None, dict[str, Any]]:
@@ -174,7 +184,8 @@ class Experiment(Section):
             )
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
-        if self.per_round is not None and self.per_round > self.clients:
+        # Data that is handed over in Python says later how many clients there are.
+        if "clients" in self.model_fields_set and (self.per_round or 0) > self.clients:
             raise InputError(f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}")
         if self.stop_at_target and self.target_accuracy is None:
             raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
@@ -215,7 +226,7 @@ def _spelled_out(key: str, value: Any) -> Any:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Yaml)
     except OSError as error:
         raise InputError(f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -232,7 +243,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse(key: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text) if text else None
+        return yaml.load(text, _Yaml) if text else None
     except yaml.YAMLError:
         raise InputError(f"{key}: {text!r} is not accepted; accepted: a YAML value") from None
 

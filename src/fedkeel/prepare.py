@@ -15,6 +15,7 @@ from fedkeel import models, streams
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData
+from fedkeel.data.partition import Iid
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import DatasetSettings, Experiment
 
@@ -56,10 +57,16 @@ def federate(experiment: Experiment) -> FederatedData:
 def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     """Data that comes with its clients: refuse settings that would have to deal it out again."""
     settings = experiment.dataset
-    given = {"partition": "partition" in experiment.model_fields_set, "dataset.train_limit": settings.train_limit}
-    for field, value in {**given, "dataset.test_limit": settings.test_limit}.items():
+    asked = {
+        "partition.kind": experiment.partition != Iid() and experiment.partition.kind,
+        "dataset.train_limit": settings.train_limit,
+        "dataset.test_limit": settings.test_limit,
+    }
+    for field, value in asked.items():
         if value:
-            raise InputError(f"{field}: this data is already dealt out to its clients; accepted: leave it out")
+            raise InputError(
+                f"{field}: {value!r} is not accepted, this data is already dealt out; accepted: leave it out"
+            )
     if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
         raise InputError(
             f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
@@ -74,14 +81,14 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
+        if ":" not in experiment.dataset.name:
+            experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
         data = _dealt_out(given, experiment)
         settings = experiment.dataset.model_dump(exclude_unset=True)
         experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
-    if len(data) != experiment.clients:
-        experiment = experiment.replace(clients=len(data))
-    return experiment, data
+    return experiment.replace(clients=len(data)), data
 
 
 def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Examples:
