@@ -40,7 +40,7 @@ def time_ours(kind: str, clients: int) -> float:
 
     partition = {
         "iid": Iid(),
-        "dirichlet per client": Dirichlet(alpha=0.5),
+        "dirichlet per client": Dirichlet(alpha=0.5, per="client"),
         "dirichlet per class": Dirichlet(alpha=0.5, per="class"),
         "shards": Shards(shards_per_client=2),
         "classes": Classes(classes=2),

@@ -117,6 +117,10 @@ def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
     assert names == ["fashion-mnist-mini-linear-fedavg-seed0", "fashion-mnist-mini-linear-fedavg-seed0-2"]
 
 
+def test_version(tmp_path: Path) -> None:
+    assert fedkeel("--version", cwd=tmp_path).stdout.startswith("fedkeel 0.")
+
+
 def test_show_prints_what_run_would_do(tmp_path: Path) -> None:
     shown = fedkeel("show", "--set", "clients=7", "partition=pathological", cwd=tmp_path)
     assert shown.returncode == 0

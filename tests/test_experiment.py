@@ -65,6 +65,14 @@ def test_overrides_on_a_file(tmp_path: Path) -> None:
     assert Experiment.load(path, ["partition=iid"]).partition.kind == "iid"  # the word replaces the whole section
 
 
+def test_one_way_to_count_participants_replaces_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(Experiment(clients=50).to_yaml())  # spells out per_round
+    assert Experiment.load(path, ["participation=0.5"]).participants == 25
+    path.write_text("clients: 50\nparticipation: 0.5\n")
+    assert Experiment.load(path, ["per_round=3"]).participants == 3
+
+
 def test_aliases_and_participants() -> None:
     assert Experiment(partition="pathological").partition.kind == "shards"
     assert Experiment(partition={"size_ratio": 3}).partition.kind == "iid"

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+import fedkeel
 from fedkeel.errors import FedkeelError, InputError
 
 app = typer.Typer(
@@ -24,6 +25,22 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Fetch data sets and look at partitions.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedkeel {fedkeel.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit.")
+    ] = False,
+) -> None:
+    pass
+
 
 Given = Annotated[
     list[str] | None,

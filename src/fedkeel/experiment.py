@@ -213,6 +213,9 @@ class Experiment(Section):
                 raise InputError(f"{key}: set twice; accepted: one value")
             seen.add(key)
             _set(values, key.split("."), _parse(key, text))
+        for given, replaced in (("participation", "per_round"), ("per_round", "participation")):
+            if given in seen and replaced not in seen:
+                values.pop(replaced, None)
         return cls(**{str(k): v for k, v in values.items()})
 
     def to_yaml(self) -> str:

@@ -28,9 +28,8 @@ def words(text: str) -> list[str]:
 class HashingTokenizer:
     """Maps a text to `length` ids below `vocabulary`, the padding's id 0 included.
 
-    Of a longer text the *last* words are kept, as a review's verdict tends to stand at its end: on IMDb a
-    linear model has 87.1 % test accuracy with the last 256 words, 86.0 % with the first. A shorter text is
-    padded at its end.
+    Of a longer text the *last* words are kept, as a review's verdict tends to stand at its end. A shorter text
+    is padded at its end.
     """
 
     vocabulary: int = 20_000

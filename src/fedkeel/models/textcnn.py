@@ -34,6 +34,8 @@ class Words(nn.Module):
     def __init__(self, vocabulary: int, embedding: int, filters: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
+        with torch.no_grad():  # Kim's own scale: with PyTorch's unit variance plain SGD makes no headway
+            self.embedding.weight[1:].uniform_(-0.25, 0.25)
         self.convolutions = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in _WIDTHS)
 
     def forward(self, tokens: Tensor) -> Tensor:
