@@ -136,7 +136,7 @@ def test_clients_without_samples_are_never_asked() -> None:
 
 def test_divergence_names_round_client_and_rate() -> None:
     with pytest.raises(DivergenceError, match=r"round \d+ on client \d+.*learning rate 1e\+38"):
-        go([10] * 3, rounds=20, local={"lr": 1e38})
+        go([10] * 3, rounds=20, evaluate_every=20, local={"lr": 1e38})
 
 
 class Noisy(nn.Module):
@@ -179,3 +179,19 @@ def test_per_client_evaluation_uses_each_clients_own_labels() -> None:
     assert result.evaluate_clients().tolist() == [0, 1, 0]
     assert result.evaluate_clients([1]).tolist() == [1]
     assert result.summary["client_accuracy"] == pytest.approx({"mean": 1 / 3, "std": np.sqrt(2) / 3, "worst_decile": 0})
+
+
+class Explosive(nn.Module):
+    """Finite in training, infinite in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x) if self.training else self.head(x) * float("inf")
+
+
+def test_a_global_model_that_is_not_finite_is_divergence() -> None:
+    with pytest.raises(DivergenceError, match="round 1: the global model's test loss is nan"):
+        go([10] * 3, model=Explosive(), rounds=2)

@@ -127,9 +127,10 @@ class Simulation:
             self._pending = []
         update = self._results.pop(client)
         _refuse_divergence(update)
-        self._kept[client] = update.kept
-        if not update.kept:
-            del self._kept[client]
+        if update.kept:
+            self._kept[client] = update.kept
+        else:
+            self._kept.pop(client, None)
         return update
 
     def _end_round(self, round: int, started: float) -> RoundEnd:
@@ -151,9 +152,11 @@ class Simulation:
         return RoundEnd(round, self.queue.now, train_loss, arrivals, self._evaluate(round, train_loss, started))
 
     def _aggregate(self, updates: list[Update]) -> list[float]:
+        starts = [u.order.start for u in updates]
+        common = all(start is starts[0] for start in starts)
         stacked = Updates(
             w=torch.stack([u.w for u in updates]),
-            start=torch.stack([u.order.start for u in updates]),
+            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
             samples=torch.tensor([[u.samples] for u in updates]),
             steps=torch.tensor([[u.steps] for u in updates]),
             messages=stack([u.message for u in updates]),
@@ -185,6 +188,11 @@ class Simulation:
         if round % self.experiment.evaluate_every and round != self.experiment.rounds:
             return None
         score = self.executor.evaluate(self.evaluated, self.buffers)
+        if not np.isfinite(score.loss):
+            raise DivergenceError(
+                f"training diverged in round {round}: the global model's test loss is {score.loss} "
+                f"at learning rate {self.experiment.local.lr:g}; try a smaller local.lr"
+            )
         return Evaluation(
             round=round,
             version=self.version,
