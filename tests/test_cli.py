@@ -211,7 +211,13 @@ def test_divergence_has_its_own_code(tmp_path: Path) -> None:
 
 def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", "rounds=1000000", "model=linear"]
-    process = subprocess.Popen([*command, "--out", "o"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--out", "o"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    )
     try:
         history = tmp_path / "o" / "history.jsonl"
         for _ in range(600):

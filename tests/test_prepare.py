@@ -1,8 +1,11 @@
 """What is checked before a run starts, with objects given in Python."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from fedkeel import Experiment, FederatedData, InputError, run
@@ -52,6 +55,46 @@ def test_limits_draw_a_part_of_a_named_data_set() -> None:
     result = run(Experiment(rounds=1, model="linear", clients=5, dataset=settings, partition="iid"))
     assert (len(result.data.train.y), len(result.data.test.y)) == (100, 50)
     assert result.data.sizes.tolist() == [20] * 5
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 64, bias=False)
+        self.more = nn.Linear(64, 64, bias=False)
+        self.more.weight = self.body.weight
+        self.register_buffer("large", torch.tensor([2**31 + 1]))
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.more(torch.relu(self.body(x.flatten(1)))))
+
+
+def test_tied_weights_and_large_integers_come_through(tmp_path: Path) -> None:
+    result = run(Experiment(rounds=1), tmp_path / "run", data=IMAGES, model=Tied())
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    assert torch.equal(saved["body.weight"], saved["more.weight"])
+    assert result.model.more.weight is result.model.body.weight
+    assert saved["large"].item() == 2**31 + 1
+    assert result.summary["parameters"] == 64 * 64 + 64 * 3 + 3
+
+
+def test_clients_that_cannot_be_tested_have_no_accuracy() -> None:
+    untested = FederatedData.from_clients([(np.zeros((4, 64)), [2] * 4)], test=(np.zeros((2, 64)), [0, 1]))
+    result = run(Experiment(rounds=1, evaluate_clients=True), data=untested, model=FLAT[1])
+    assert result.summary["client_accuracy"] is None
+
+
+def test_threads_are_as_asked_and_put_back() -> None:
+    before, during = torch.get_num_threads(), []
+    run(
+        Experiment(rounds=1, threads=3),
+        data=IMAGES,
+        model=FLAT,
+        progress=lambda _: during.append(torch.get_num_threads()),
+    )
+    assert during == [3]
+    assert torch.get_num_threads() == before
 
 
 class Three(nn.Module):

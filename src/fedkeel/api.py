@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -71,26 +71,20 @@ def run(
     experiment, data, module = prepare(experiment, data, model)
     client_rule, _ = experiment.algorithm.rules()
     executor = SerialExecutor(module, data, client_rule, experiment.local, experiment.seed)
-    simulation = Simulation(experiment, data, FlatModel(copy.deepcopy(module)), executor)
-    started = perf_counter()
-    observers = [progress] if progress else []
-    with _threads(experiment.threads):
-        if out is None:
-            folder = None
-            history = _follow(simulation, observers)
-        else:
-            with RunFolder(out, experiment) as folder:
-                history = _follow(simulation, [folder.add, *observers])
-    wall_seconds = perf_counter() - started
-    final = FlatModel(copy.deepcopy(module))
-    final.load(simulation.evaluated, simulation.buffers)
-    summary = _summary(simulation, history, wall_seconds)
-    if experiment.evaluate_clients:
-        summary["client_accuracy"] = _spread(_client_accuracies(executor, final, data, experiment.seed, None))
-    result = Result(experiment, summary, history, final.release(), data, folder.path if folder else None, executor)
-    if folder is not None:
-        folder.finish(summary, result.model.state_dict())
-    return result
+    flat = FlatModel(module)
+    simulation = Simulation(experiment, data, flat, executor)
+    with ExitStack() as open_:
+        open_.enter_context(_threads(experiment.threads))
+        folder = open_.enter_context(RunFolder(out, experiment)) if out is not None else None
+        started = perf_counter()
+        history = _follow(simulation, [folder.add if folder else None, progress])
+        summary = _summary(simulation, history, perf_counter() - started)
+        flat.load(simulation.evaluated, simulation.buffers)
+        if experiment.evaluate_clients:
+            summary["client_accuracy"] = _spread(_client_accuracies(executor, flat, data, experiment.seed))
+        if folder is not None:
+            folder.finish(summary, module.state_dict())
+    return Result(experiment, summary, history, flat.release(), data, folder.path if folder else None, executor)
 
 
 @contextmanager
@@ -103,10 +97,10 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _follow(simulation: Simulation, observers: Sequence[Callable[[RoundEnd], None]]) -> list[Evaluation]:
+def _follow(simulation: Simulation, observers: Sequence[Callable[[RoundEnd], None] | None]) -> list[Evaluation]:
     history = []
     for end in simulation.rounds():
-        for observe in observers:
+        for observe in filter(None, observers):
             observe(end)
         if end.evaluation is not None:
             history.append(end.evaluation)
@@ -148,7 +142,7 @@ def _summary(simulation: Simulation, history: Sequence[Evaluation], wall_seconds
 
 
 def _client_accuracies(
-    executor: Executor, model: FlatModel, data: FederatedData, seed: int, clients: Sequence[int] | None
+    executor: Executor, model: FlatModel, data: FederatedData, seed: int, clients: Sequence[int] | None = None
 ) -> NDArray[np.float64]:
     accuracies = []
     for client in range(len(data)) if clients is None else clients:
@@ -159,8 +153,10 @@ def _client_accuracies(
     return np.array(accuracies)
 
 
-def _spread(accuracies: NDArray[np.float64]) -> dict[str, float]:
-    """Mean, standard deviation, and the mean of the worst tenth."""
+def _spread(accuracies: NDArray[np.float64]) -> dict[str, float] | None:
+    """Mean, standard deviation, and the mean of the worst tenth; nothing if no client could be tested."""
     known = np.sort(accuracies[~np.isnan(accuracies)])
+    if not len(known):
+        return None
     worst = known[: max(1, len(known) // 10)]
     return {"mean": float(known.mean()), "std": float(known.std()), "worst_decile": float(worst.mean())}

@@ -80,7 +80,7 @@ def run(
         with display.progress(experiment) as progress:
             result = api.run(experiment, out, progress=progress)
     except KeyboardInterrupt:
-        _fail(f"interrupted; what was recorded so far is in {out}", 130)
+        _fail(f"interrupted; what was recorded so far is in {out}" if out.exists() else "interrupted", 130)
     figures = [out / "learning_curve.png", out / "learning_curve.svg"]
     learning_curves([RunRecord.read(out)], figures)
     display.summary(result, figures[0])

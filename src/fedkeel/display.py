@@ -33,8 +33,9 @@ console = Console(highlight=False)
 def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
     """A live bar on a terminal, about ten lines elsewhere."""
     console.print(
-        f"[bold]{experiment.algorithm.name}[/] on {experiment.dataset.name} with {experiment.model.name}: "
-        f"{experiment.clients} clients, {experiment.participants} a round, {experiment.rounds} rounds"
+        f"{experiment.algorithm.name} on {experiment.dataset.name} with {experiment.model.name}, "
+        f"{experiment.rounds} rounds",
+        markup=False,
     )
     if not console.is_terminal:
         yield _lines(experiment.rounds)
@@ -78,13 +79,13 @@ def summary(result: Result, figure: Path) -> None:
     """The result in a few lines, and where everything is."""
     s = result.summary
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("clients", f"{s['clients']}, {s['per_round']} a round")
     table.add_row("final accuracy", f"[bold]{s['final_accuracy']:.2%}[/]")
     table.add_row("best accuracy", f"{s['best_accuracy']:.2%}")
     if s["target_accuracy"] is not None:
         reached = f"in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
         table.add_row(f"target {s['target_accuracy']:.2%}", reached)
-    if "client_accuracy" in s:
-        spread = s["client_accuracy"]
+    if spread := s.get("client_accuracy"):
         table.add_row(
             "accuracy per client",
             f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}",
@@ -93,8 +94,7 @@ def summary(result: Result, figure: Path) -> None:
     table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
     console.print(table)
-    console.print(f"run folder  {result.out}", soft_wrap=True)
-    console.print(f"figure      {figure}", soft_wrap=True)
+    console.print(f"run folder  {result.out}\nfigure      {figure}", soft_wrap=True, markup=False)
 
 
 def partition(counts: NDArray[np.int64], figure: Path) -> None:
@@ -117,4 +117,4 @@ def partition(counts: NDArray[np.int64], figure: Path) -> None:
         f"(ground metric 0 or 1 between labels): {mean_wasserstein(counts):.4f}",
         soft_wrap=True,
     )
-    console.print(f"heat map  {figure}", soft_wrap=True)
+    console.print(f"heat map  {figure}", soft_wrap=True, markup=False)

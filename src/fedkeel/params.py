@@ -45,6 +45,8 @@ class Layout:
 
     parameters: tuple[Slice, ...]
     buffers: tuple[Slice, ...]
+    buffer_bytes: int
+    """What the buffers weigh on the wire, in their own dtypes."""
     head_names: frozenset[str]
 
     @classmethod
@@ -53,7 +55,9 @@ class Layout:
         trainable = _trainable(module)
         if not trainable:
             raise InputError("model: it has no trainable parameter (requires_grad); accepted: at least one")
-        return cls(_slices(trainable), _slices(_buffers(module)), _head_names(module, trainable))
+        buffers = _buffers(module)
+        weight = sum(b.numel() * b.element_size() for _, b in buffers)
+        return cls(_slices(trainable), _slices(buffers), weight, _head_names(module, trainable))
 
     @cached_property
     def size(self) -> int:
@@ -114,12 +118,10 @@ def _buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
 def _head_names(module: nn.Module, trainable: Sequence[tuple[str, Tensor]]) -> frozenset[str]:
     """Parameters of the attribute `head`, else of the last module that owns any."""
     head = getattr(module, "head", None)
-    if isinstance(head, nn.Module) and any(p.requires_grad for p in head.parameters()):
-        prefix = "head."
-    else:
-        owner = trainable[-1][0].rpartition(".")[0]
-        prefix = f"{owner}." if owner else ""
-    return frozenset(name for name, _ in trainable if name.startswith(prefix))
+    own = {id(p) for p in head.parameters()} if isinstance(head, nn.Module) else set()
+    if not any(id(p) in own for _, p in trainable):
+        own = {id(p) for p in module.get_submodule(trainable[-1][0].rpartition(".")[0]).parameters()}
+    return frozenset(name for name, p in trainable if id(p) in own)  # by identity: weights may be tied
 
 
 class FlatModel:
@@ -136,15 +138,14 @@ class FlatModel:
 
     @property
     def buffers(self) -> Tensor:
-        """A copy [B] of the buffers, in the parameters' dtype."""
+        """A copy [B] of the buffers, in float64, which holds integers too."""
         if not self._buffers:
-            return self.w.new_zeros(0)
-        return torch.cat([b.detach().reshape(-1).to(self.w.dtype) for b in self._buffers])
+            return torch.zeros(0, dtype=torch.float64)
+        return torch.cat([b.detach().reshape(-1).double() for b in self._buffers])
 
     def load(self, w: Tensor, buffers: Tensor | None = None) -> None:
         """Take weights [D] and, where given, buffers [B]; integer buffers are rounded."""
-        if w.data_ptr() != self.w.data_ptr():
-            self.w.copy_(w)
+        self.w.copy_(w)
         if buffers is not None and self._buffers:
             views = self.layout.buffer_views(buffers).values()
             for buffer, value in zip(self._buffers, views, strict=True):

@@ -141,7 +141,7 @@ def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) 
     sizes = data.sizes[data.sizes > 0]
     full = sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
     smallest = int(np.where(sizes % full, sizes % full, full).min())
-    x, _ = data.train_batch(torch.arange(smallest), torch.Generator())
+    x, _ = data.train_batch(torch.arange(smallest))
     trial = copy.deepcopy(module).train()
     try:
         with torch.random.fork_rng(devices=[]):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Bits = NDArray[np.uint64]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_ALL = (1 << 64) - 1
 
 
 def _mix(z: Bits) -> Bits:
@@ -40,8 +41,18 @@ def keys(seed: int, purpose: str, *where: Any) -> Bits:
 
 
 def key(seed: int, purpose: str, *where: int) -> int:
-    """One 64-bit key, for seeding a generator of another library."""
-    return int(keys(seed, purpose, *where)[0])
+    """One of these keys, in plain integers, faster than an array of length one."""
+    result = _root(seed, purpose)
+    for number in where:
+        result = _mix_one(result * int(_STEP) + _mix_one(number + int(_STEP)))
+    return result
+
+
+def _mix_one(z: int) -> int:
+    z &= _ALL
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _ALL
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _ALL
+    return z ^ (z >> 31)
 
 
 def bits(stream: Bits, count: int) -> Bits:
@@ -53,6 +64,12 @@ def bits(stream: Bits, count: int) -> Bits:
 def permutations(stream: Bits, count: int) -> NDArray[np.int64]:
     """A permutation of range(count) for each key, shape [..., count]."""
     return np.argsort(bits(stream, count), axis=-1, kind="stable")
+
+
+def permutation(stream: int, count: int) -> NDArray[np.int64]:
+    """The permutation of one key."""
+    order: NDArray[np.int64] = permutations(np.array([stream], dtype=np.uint64), count)[0]
+    return order
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:

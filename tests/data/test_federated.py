@@ -37,7 +37,7 @@ def test_a_share_is_held_out_for_testing() -> None:
 def test_from_clients_keeps_each_clients_own() -> None:
     data = FederatedData.from_clients([(X[:30], Y[:30]), (X[30:35], Y[30:35])], test=(X, Y))
     assert data.sizes.tolist() == [30, 5]
-    x, y = data.train_batch(data.client(1), torch.Generator())
+    x, y = data.train_batch(data.client(1))
     torch.testing.assert_close(x, torch.tensor(X[30:35], dtype=torch.float32))
     assert y.tolist() == Y[30:35].tolist()
 
@@ -57,6 +57,8 @@ def test_token_ids_stay_integers() -> None:
     assert data.vocabulary == tokens.max() + 1
     assert FederatedData.from_arrays(tokens, Y[:40], clients=2, vocabulary=99).vocabulary == 99
     assert data.to(torch.float64).train.x.dtype == torch.int64
+    wider = FederatedData.from_clients([(tokens, Y[:40])], test=(tokens + 30, Y[:40]))
+    assert wider.vocabulary == tokens.max() + 31
 
 
 def test_a_clients_test_share_has_its_proportions() -> None:
@@ -99,6 +101,10 @@ def test_augmentation_and_resizing_happen_batch_by_batch() -> None:
         (lambda: FederatedData.from_arrays(X, Y - 1, test=(X, Y)), ["-1"]),
         (lambda: FederatedData.from_arrays(X, Y.astype(float)), ["y", "float64", "integers"]),
         (lambda: FederatedData.from_arrays(X, Y, test=1.0), ["test", "1.0"]),
+        (lambda: FederatedData.from_arrays(X, Y, test=1), ["test", "1"]),
+        (lambda: FederatedData.from_arrays(X.astype(int), Y, test=(X, Y)), ["float32", "int64"]),
+        (lambda: FederatedData.from_arrays(Y[:, None], Y, vocabulary=3), ["token ids", "0 to 4", "0 to 2"]),
+        (lambda: FederatedData.from_arrays(Y[:, None] - 1, Y), ["token ids", "-1"]),
         (lambda: FederatedData.from_arrays(X, Y, test=(X[:, :, :3], Y)), ["(1, 3, 6)", "(1, 6, 6)"]),
         (lambda: FederatedData.from_arrays(np.where(X > 0, X, np.nan), Y), ["NaN"]),
         (lambda: FederatedData.from_arrays(X, Y, clients=101), ["clients", "101"]),

@@ -44,7 +44,7 @@ def test_the_past_is_refused(time: float) -> None:
 
 
 def test_a_job_of_average_size_takes_ten_seconds_by_default() -> None:
-    fleet = Fleet.build(FleetSettings(), mean_samples=600, epochs=5)
-    assert fleet.job_seconds(600, 5) == pytest.approx(10)
-    assert fleet.job_seconds(1200, 5) == pytest.approx(20)
-    assert fleet.job_seconds(600, 2) == pytest.approx(4)
+    fleet = Fleet(FleetSettings(), average_work=600 * 5)
+    assert fleet.job_seconds(1200 * 5) == pytest.approx(20)
+    assert fleet.job_seconds(600 * 2) == pytest.approx(4)
+    assert all(Fleet(FleetSettings(), float(n)).job_seconds(n) == 10 for n in range(1, 3000))

@@ -48,8 +48,9 @@ def by_hand(net: nn.Module, local: dict[str, float], server_lr: float) -> nn.Mod
             )
             for epoch in range(EPOCHS):
                 order = streams.permutations(streams.keys(SEED, "batches", round_, client, epoch), len(y))[0]
-                torch.manual_seed(streams.key(SEED, "dropout", round_, client, epoch) >> 1)
-                for part in torch.tensor(order).split(BATCH):
+                dropout = streams.key(SEED, "dropout", round_, client, epoch) >> 1
+                for step, part in enumerate(torch.tensor(order).split(BATCH)):
+                    torch.manual_seed(dropout ^ step)
                     optimiser.zero_grad()
                     cross_entropy(mine(x[part]), y[part]).backward()
                     nn.utils.clip_grad_norm_(mine.parameters(), local["clip_norm"])

@@ -30,9 +30,10 @@ class Method:
 
     def rules(self, settings: Mapping[str, Any]) -> tuple[ClientRule, ServerRule]:
         """Both rules with these settings."""
+        known = self.client.model_fields.keys() | self.server.model_fields.keys()
         for key in settings:
-            if key not in self.defaults:
-                accepted = ", ".join(sorted(self.defaults)) or "none"
+            if key not in known:
+                accepted = ", ".join(sorted(known)) or "none"
                 raise InputError(f"algorithm.{key}: {self.name} has no such setting; accepted: {accepted}")
         return _make(self.client, settings), _make(self.server, settings)
 

@@ -1,7 +1,8 @@
 """What a federated method is: a client rule and a server rule, pure functions on flat vectors.
 
 Every vector may carry a leading client axis: `[D]` for one client, `[C, D]` for a stack. Numbers that belong
-to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both.
+to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both. What a rule is given
+is shared with others: it is read, never changed in place.
 """
 
 from __future__ import annotations

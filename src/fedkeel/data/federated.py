@@ -39,10 +39,11 @@ class FederatedData:
     def __post_init__(self) -> None:
         _check(self.train, "training", self.classes)
         _check(self.test, "test", self.classes)
-        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+        train, test = ((tuple(e.x.shape[1:]), e.x.dtype) for e in (self.train, self.test))
+        if train != test:
             raise InputError(
-                f"data: test samples have shape {tuple(self.test.x.shape[1:])}; accepted: that of the training "
-                f"samples, {tuple(self.train.x.shape[1:])}"
+                f"data: test samples have shape {test[0]} and type {test[1]}; "
+                f"accepted: those of the training samples, {train[0]} and {train[1]}"
             )
         if self.augment and self.train.x.dim() != 4:
             raise InputError("dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]")
@@ -70,14 +71,14 @@ class FederatedData:
     ) -> FederatedData:
         """Deal arrays out to clients; `test` is a pair of arrays, or the share of samples to hold out.
 
-        Integer samples are token ids (then `vocabulary` says how many there are), all others become float32.
+        Samples of type int32 or int64 are token ids, of which there are `vocabulary`; all others become float32.
         """
         samples = _examples(x, y)
-        if isinstance(test, float):
+        if isinstance(test, int | float):
             train, held_out = _hold_out(samples, test, seed)
         else:
             train, held_out = samples, _examples(*test)
-        dataset = Dataset(name, train, held_out, _classes(train, held_out), _vocabulary(samples, vocabulary))
+        dataset = Dataset(name, train, held_out, _classes(train, held_out), _vocabulary(train, held_out, vocabulary))
         return cls.from_dataset(dataset, _partition(partition), clients, seed)
 
     @classmethod
@@ -95,7 +96,9 @@ class FederatedData:
         held_out = _examples(*test)
         offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)
         assignment = Assignment(np.arange(len(train.y), dtype=np.int64), offsets)
-        return cls(train, held_out, assignment, _classes(train, held_out), _vocabulary(train, vocabulary), name)
+        return cls(
+            train, held_out, assignment, _classes(train, held_out), _vocabulary(train, held_out, vocabulary), name
+        )
 
     @classmethod
     def from_torch(
@@ -106,7 +109,7 @@ class FederatedData:
         **how: Any,
     ) -> FederatedData:
         """Read map-style torch data sets of (x, label) pairs once, then as `from_arrays`."""
-        held_out = test if isinstance(test, float) else _read_all(test)
+        held_out = test if isinstance(test, int | float) else _read_all(test)
         return cls.from_arrays(*_read_all(dataset), test=held_out, **how)
 
     def __len__(self) -> int:
@@ -137,11 +140,11 @@ class FederatedData:
         """The numbers of a client's training samples."""
         return torch.from_numpy(self.assignment[client])
 
-    def train_batch(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """These training samples, augmented and resized where the data asks for it."""
+    def train_batch(self, samples: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """These training samples, resized where the data asks for it; augmented with the draws of `augment`."""
         x = self.train.x[samples]
-        if self.augment:
-            x = random_crop_flip(x, generator)
+        if augment is not None:
+            x = random_crop_flip(x, augment)
         return (resize(x, self.resize) if self.resize else x), self.train.y[samples]
 
     def test_batch(self, samples: Tensor | slice) -> tuple[Tensor, Tensor]:
@@ -211,10 +214,15 @@ def _classes(*parts: Examples) -> int:
     return max(int(p.y.max()) if len(p.y) else 0 for p in parts) + 1
 
 
-def _vocabulary(examples: Examples, given: int | None) -> int | None:
-    if examples.x.is_floating_point():
+def _vocabulary(train: Examples, test: Examples, given: int | None) -> int | None:
+    if train.x.is_floating_point() or test.x.is_floating_point():
         return None
-    return given if given is not None else int(examples.x.max()) + 1
+    low = min(int(train.x.min()), int(test.x.min()))
+    high = max(int(train.x.max()), int(test.x.max()))
+    if low < 0 or (given is not None and high >= given):
+        limit = "up" if given is None else f"to {given - 1}"
+        raise InputError(f"data: token ids run from {low} to {high}; accepted: 0 {limit}")
+    return given if given is not None else high + 1
 
 
 def _hold_out(samples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:

@@ -11,13 +11,10 @@ from fedkeel.experiment import FleetSettings
 class Fleet:
     """Devices of equal speed, with links so fast that they do not matter."""
 
-    seconds_per_sample: float
+    settings: FleetSettings
+    average_work: float
+    """Samples times epochs of a job of average size."""
 
-    @classmethod
-    def build(cls, settings: FleetSettings, mean_samples: float, epochs: int) -> Fleet:
-        """A fleet on which a job of average size takes `fastest_job_seconds`."""
-        return cls(settings.fastest_job_seconds / (mean_samples * epochs))
-
-    def job_seconds(self, samples: int, epochs: int) -> float:
-        """From dispatch to arrival."""
-        return self.seconds_per_sample * samples * epochs
+    def job_seconds(self, work: int) -> float:
+        """From dispatch to arrival, for so many samples times epochs; exact for a job of average size."""
+        return self.settings.fastest_job_seconds * (work / self.average_work)

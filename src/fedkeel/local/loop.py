@@ -18,10 +18,6 @@ from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
 class TrainingOracle(Oracle, Protocol):
     """An oracle that the loop can walk through a client's mini-batches."""
 
-    def bind(self, w: Tensor) -> Tensor:
-        """A working copy of `w` that the loop may change in place."""
-        ...
-
     def batches(self, epoch: int) -> Iterator[None]:
         """Make one mini-batch of the epoch after the other current."""
         ...
@@ -36,7 +32,7 @@ def train(
     Momentum is PyTorch's (v <- m v + d, started at d) and begins anew with every job.
     """
     job = rule.begin(job, oracle)
-    w = oracle.bind(job.start)
+    w = job.start.clone()
     velocity: Tensor | None = None
     for epoch in range(job.epochs):
         rate = job.lr[..., epoch, None]

@@ -10,12 +10,13 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel import streams
 from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.params import FlatModel
 
 
 class ClientOracle:
-    """One client's data and one flat model; draws everything from streams named by (seed, round, client, epoch)."""
+    """One client's data and one flat model; every draw comes from streams named by (seed, round, client, epoch)."""
 
     def __init__(
         self, model: FlatModel, data: FederatedData, local: LocalSettings, seed: int, round: int, client: int
@@ -25,41 +26,48 @@ class ClientOracle:
         self._local = local
         self._where = (seed, round, client)
         self._indices = data.client(client)
-        self._batch = (data.train.x[:0], data.train.y[:0])
+        self._batch: tuple[Tensor, Tensor] | None = None
         self._losses: list[Tensor] = []
         self._sizes: list[int] = []
-        self._counted = False
-
-    def bind(self, w: Tensor) -> Tensor:
-        """The model's own flat vector, so that steps in place need no copy back."""
-        self._model.load(w)
-        return self._model.w
+        self._dropout = 0
 
     def batches(self, epoch: int) -> Iterator[None]:
         """Shuffle the client's samples and make one mini-batch after the other current; the last may be smaller."""
         seed, round_, client = self._where
-        order = streams.permutations(streams.keys(seed, "batches", round_, client, epoch), len(self._indices))[0]
-        # Dropout inside a user's module can only draw from torch's global generator: it is seeded by name here,
-        # and restored by the executor.
-        torch.manual_seed(streams.key(seed, "dropout", round_, client, epoch) >> 1)
-        augment = torch.Generator().manual_seed(streams.key(seed, "augment", round_, client, epoch) >> 1)
+        order = streams.permutation(streams.key(seed, "batches", round_, client, epoch), len(self._indices))
+        dropout = streams.key(seed, "dropout", round_, client, epoch) >> 1
+        augment = None
+        if self._data.augment:
+            augment = torch.Generator().manual_seed(streams.key(seed, "augment", round_, client, epoch) >> 1)
         size = len(order) if self._local.batch_size == "full" else self._local.batch_size
-        for chosen in torch.split(self._indices[torch.from_numpy(order)], size):
+        for step, chosen in enumerate(torch.split(self._indices[torch.from_numpy(order)], size)):
             self._batch = self._data.train_batch(chosen, augment)
-            self._counted = False
+            self._dropout = dropout ^ step
+            self._sizes.append(len(chosen))
             yield
+        self._batch = None
 
     def grad(self, w: Tensor) -> Tensor:
-        """Gradient [D] of the current mini-batch's mean loss at `w`, clipped, plus weight decay."""
+        """Gradient [D] of the current mini-batch's mean loss at `w`, clipped, plus weight decay.
+
+        Several gradients in one step see the same dropout masks; the first is the step's loss, and it alone moves
+        batch-norm statistics.
+        """
+        if self._batch is None:
+            raise FedkeelError("oracle.grad was asked for outside of a step, where no mini-batch is current")
+        first = len(self._losses) < len(self._sizes)
+        kept = None if first else self._model.buffers
+        # Dropout inside a module can only draw from torch's global generator, which the executor restores.
+        torch.default_generator.manual_seed(self._dropout)
         self._model.load(w)
         x, y = self._batch
         with torch.enable_grad():
             loss = cross_entropy(self._model.module(x), y)
             parts = torch.autograd.grad(loss, self._model.parameters, materialize_grads=True)
-        if not self._counted:  # a rule may ask for several gradients in a step: the first is the step's loss
+        if kept is None:
             self._losses.append(loss.detach())
-            self._sizes.append(len(y))
-            self._counted = True
+        else:
+            self._model.load(w, kept)
         g = torch.cat([p.reshape(-1) for p in parts])
         if self._local.clip_norm is not None:
             g = g * (self._local.clip_norm / (g.norm() + 1e-6)).clamp(max=1.0)
@@ -74,6 +82,6 @@ class ClientOracle:
 
     @property
     def loss(self) -> float:
-        """Mean loss over the samples seen in training, each at the time it was seen."""
-        sizes = torch.tensor(self._sizes, dtype=torch.float64)
-        return float(torch.stack(self._losses).double() @ sizes / sizes.sum())
+        """Mean loss over the samples seen in training, each at the time it was seen; 0 if no rule looked."""
+        sizes = torch.tensor(self._sizes[: len(self._losses)], dtype=torch.float64)
+        return float(torch.stack(self._losses).double() @ sizes / sizes.sum()) if self._losses else 0.0

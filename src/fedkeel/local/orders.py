@@ -15,6 +15,8 @@ from fedkeel.algorithms.rules import Message
 class Order:
     """A job as the server dispatches it to one client: everything that training needs, nothing of the clock."""
 
+    job: int
+    """Its number in the run, from 1."""
     client: int
     round: int
     start: Tensor

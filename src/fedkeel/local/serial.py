@@ -53,11 +53,11 @@ class SerialExecutor:
         job, w, message, kept = train(job, self._rule, oracle, self._local.momentum)
         return Update(
             order=order,
-            w=w.clone(),
+            w=w,
             buffers=self._model.buffers,
             message=message,
             kept=kept,
-            lr=job.lr.tolist(),
+            lr=[float(str(rate)) for rate in job.lr.numpy()],  # 0.05, not 0.05000000074505806
             samples=samples,
             steps=oracle.steps,
             loss=oracle.loss,

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -34,16 +33,16 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def add(self, end: RoundEnd) -> None:
         """Write down one round."""
-        self._clients.writelines(_line(asdict(a)) for a in end.arrivals)
+        self._clients.writelines(_line(vars(a)) for a in end.arrivals)
         self._clients.flush()
         if end.evaluation is not None:
-            self._history.write(_line(asdict(end.evaluation)))
+            self._history.write(_line(vars(end.evaluation)))
             self._history.flush()
 
     def finish(self, summary: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
         """Write the final model and, last of all, the summary: a folder that has one is complete."""
         partial = self.path / "model.safetensors.partial"
-        save_file({name: tensor.contiguous() for name, tensor in model.items()}, partial)
+        save_file({name: tensor.clone().contiguous() for name, tensor in model.items()}, partial)  # tied weights too
         os.replace(partial, self.path / "model.safetensors")
         self._write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 

@@ -57,11 +57,12 @@ class Simulation:
         self.state = self.rule.init(model.w.clone(), model.layout, len(data))
         self.buffers = model.buffers
         self.version = 0
-        self.fleet = Fleet.build(experiment.fleet, float(data.sizes.mean()), experiment.local.epochs)
         self.queue: EventQueue[_Begin | _Flight] = EventQueue()
         self.bytes_up = self.bytes_down = self.updates = self.samples_trained = 0
         self.training_seconds = 0.0
         self._eligible = np.flatnonzero(data.sizes)
+        self.fleet = Fleet(experiment.fleet, float(data.sizes[self._eligible].mean()) * experiment.local.epochs)
+        self._jobs = 0
         self._kept: dict[int, Message] = {}
         self._pending: list[Order] = []
         self._results: dict[int, Update] = {}
@@ -81,9 +82,9 @@ class Simulation:
                     if len(self._arrived) < self._waiting:
                         continue
                     end = self._end_round(flight.order.round, started)
-                    yield end
                     if not self._finished(end):
                         self.queue.schedule(event.time, (BEGINS,), _Begin(end.round + 1))
+                    yield end
 
     def _finished(self, end: RoundEnd) -> bool:
         if end.round >= self.experiment.rounds:
@@ -104,7 +105,9 @@ class Simulation:
     def _dispatch(self, client: int, round: int) -> None:
         local = self.experiment.local
         received = self.rule.send(self.state, client)
+        self._jobs += 1
         order = Order(
+            job=self._jobs,
             client=client,
             round=round,
             start=self.state.w,
@@ -113,30 +116,34 @@ class Simulation:
             received=received,
             kept=self._kept.get(client, {}),
         )
-        down = nbytes({"w": order.start, "b": order.buffers}) + nbytes(received)
+        down = self._model_bytes(order.start) + nbytes(received)
         self.bytes_down += down
-        seconds = self.fleet.job_seconds(int(self.data.sizes[client]), local.epochs)
+        seconds = self.fleet.job_seconds(int(self.data.sizes[client]) * local.epochs)
         flight = _Flight(order, self.version, self.queue.now, down)
         self.queue.schedule(self.queue.now + seconds, (ARRIVES, client), flight)
         self._pending.append(order)
 
-    def _collect(self, client: int) -> Update:
-        """A client's result; computes all pending ones if it is not there yet."""
-        if client not in self._results:
-            self._results.update({u.order.client: u for u in self.executor.train(self._pending)})
+    def _model_bytes(self, w: Tensor) -> int:
+        """What a model weighs on the wire, buffers included."""
+        return nbytes({"w": w}) + self.layout.buffer_bytes
+
+    def _collect(self, order: Order) -> Update:
+        """An order's result; computes all pending ones if it is not there yet."""
+        if order.job not in self._results:
+            self._results.update({u.order.job: u for u in self.executor.train(self._pending)})
             self._pending = []
-        update = self._results.pop(client)
+        update = self._results.pop(order.job)
         _refuse_divergence(update)
         if update.kept:
-            self._kept[client] = update.kept
+            self._kept[order.client] = update.kept
         else:
-            self._kept.pop(client, None)
+            self._kept.pop(order.client, None)
         return update
 
     def _end_round(self, round: int, started: float) -> RoundEnd:
         begun = perf_counter()
-        flights = sorted(self._arrived, key=lambda item: item[0].order.client)
-        updates = [self._collect(flight.order.client) for flight, _ in flights]
+        flights = sorted(self._arrived, key=lambda item: item[0].order.job)
+        updates = [self._collect(flight.order) for flight, _ in flights]
         weights = self._aggregate(updates)
         self.training_seconds += perf_counter() - begun
         arrivals = [
@@ -163,8 +170,8 @@ class Simulation:
         )
         self.state, weights = self.rule.aggregate(self.state, stacked)
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
-        self.buffers = stacked.shares @ torch.stack([u.buffers for u in updates])
-        return [float(weight) for weight in weights]
+        self.buffers = stacked.shares.double() @ torch.stack([u.buffers for u in updates])
+        return list(weights.tolist())
 
     def _arrival(self, flight: _Flight, time: float, update: Update, weight: float) -> Arrival:
         return Arrival(
@@ -178,7 +185,7 @@ class Simulation:
             learning_rates=update.lr,
             weight=weight,
             train_loss=update.loss,
-            bytes_up=nbytes({"w": update.w, "b": update.buffers}) + nbytes(update.message),
+            bytes_up=self._model_bytes(update.w) + nbytes(update.message),
             bytes_down=flight.bytes_down,
             dispatched=flight.dispatched,
             arrived=time,
