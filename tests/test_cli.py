@@ -161,12 +161,34 @@ def test_data_show_draws_and_counts(tmp_path: Path) -> None:
     assert ": 0.8000" in done.stdout  # two of ten equal classes each
 
 
+def test_data_show_takes_the_files_partition_and_the_right_title(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text("partition: {kind: dirichlet, alpha: 0.1}\nclients: 10\n")
+    done = fedkeel("data", "show", "fashion-mnist-mini", "e.yaml", "--out", "figures", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "figures" / "fashion-mnist-mini-dirichlet.png").exists()
+    assert fedkeel("data", "show", "fashion-mnist-mini", "--out", "x.jpg", cwd=tmp_path).returncode == 2
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", *QUICK, "--out", "o"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (tmp_path / "o" / "summary.json").exists()
+
+
 def test_plot_compares_runs(finished: tuple[Path, str], tmp_path: Path) -> None:
     out, _ = finished
     done = fedkeel("plot", str(out), str(out), "--out", "both.svg", "--x", "virtual_seconds", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "<svg" in (tmp_path / "both.svg").read_text()
     assert fedkeel("plot", "nowhere", cwd=tmp_path).returncode == 2
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "experiment.yaml").write_text("just words")
+    (tmp_path / "damaged" / "history.jsonl").write_text("[]\n")
+    assert fedkeel("plot", "damaged", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from fedkeel import Experiment, InputError
+from fedkeel.data.partition import Dirichlet
 
 SPELLINGS = [
     "dataset=fashion-mnist",
@@ -97,6 +98,17 @@ def test_replace_validates_and_recomputes_defaults() -> None:
         Experiment().replace(clients=0)
 
 
+def test_sections_given_as_objects_survive_replacing() -> None:
+    experiment = Experiment(partition=Dirichlet(size_ratio=3.0), clients=5).replace(rounds=3)
+    assert (experiment.partition, experiment.rounds, experiment.clients) == (Dirichlet(size_ratio=3.0), 3, 5)
+
+
+@pytest.mark.parametrize("name", ["1e5", "null", "true", "3", "ü", "a: b", "#x", "weird $ [x]"])
+def test_any_name_reads_back(name: str, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(Experiment(name=name).to_yaml(), encoding="utf-8")
+    assert Experiment.load(tmp_path / "e.yaml").name == name
+
+
 def test_it_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Experiment().clients = 3  # type: ignore[misc]
@@ -143,6 +155,15 @@ def test_it_is_frozen() -> None:
         (["rounds=1", "rounds=2"], ["rounds", "twice"]),
         (["rounds"], ["rounds", "key=value"]),
         (["rounds={"], ["rounds", "{"]),
+        (["rounds=!!bool foo"], ["rounds", "YAML"]),
+        (["seed=2001-99-99"], ["seed", "YAML"]),
+        (["rounds=" + "{a: " * 900], ["rounds", "YAML"]),
+        (["self=1"], ["'self' is not a setting"]),
+        (["name=../up"], ["name", "../up"]),
+        (["name=.."], ["name"]),
+        (["threads=100000"], ["threads", "100000", "256"]),
+        (["local.lr=1e308"], ["local.lr", "1e+308"]),
+        (["local.epochs=1000000000000000000000000000000"], ["local.epochs"]),
         (["clients=0", "rounds=0"], ["clients: 0", "rounds: 0"]),
     ],
 )
@@ -158,6 +179,8 @@ def test_bad_settings_name_field_value_and_what_is_accepted(overrides: list[str]
     ("content", "words"),
     [
         (b"clients: [", ["not valid YAML"]),
+        (b"rounds: 3\nrounds: 7\n", ["rounds stands twice"]),
+        (b"local: {lr: 1, lr: 2}\n", ["lr stands twice"]),
         (b"- 1\n- 2\n", ["list", "mapping"]),
         (b"\xff\xfe\x00", ["not valid YAML"]),
         (b"1: 2\n", ["1: '1' is not a setting"]),

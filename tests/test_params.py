@@ -87,6 +87,15 @@ def test_buffers_travel_as_one_vector_and_integers_are_rounded() -> None:
     assert FlatModel(Net(2, norm=False)).buffers.shape == (0,)
 
 
+def test_a_buffer_that_the_module_replaces_is_still_read_and_written() -> None:
+    net = Net(2)
+    flat = FlatModel(net)
+    net.norm.running_mean = net.norm.running_mean + 5
+    assert flat.buffers[:2].tolist() == [5, 5]
+    flat.load(flat.w, torch.tensor([1.0, 2.0, 3.0, 4.0, 0.0]))
+    assert net.norm.running_mean.tolist() == [1, 2]
+
+
 def test_released_parameters_own_their_memory() -> None:
     flat = FlatModel(Net(2))
     net = flat.release()

@@ -1,5 +1,6 @@
 """What is checked before a run starts, with objects given in Python."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,16 @@ def test_threads_are_as_asked_and_put_back() -> None:
     assert torch.get_num_threads() == before
 
 
+def test_what_is_no_experiment_data_or_model_is_refused() -> None:
+    for field, call in {
+        "experiment": lambda: run({"rounds": 1}),  # type: ignore[arg-type]
+        "data": lambda: run(Experiment(), data=(1, 2)),  # type: ignore[arg-type]
+        "model": lambda: run(Experiment(), model=nn.Linear),  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(InputError, match=f"^{field}: "):
+            call()
+
+
 class Three(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -104,6 +115,18 @@ class Three(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.w.expand(len(x), 1, 3)
+
+
+class Odd(nn.Module):
+    """Does something wrong with its output, in one of its two modes."""
+
+    def __init__(self, mode: bool, spoil: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.head, self.mode, self.spoil = nn.Linear(64, 3), mode, spoil
+
+    def forward(self, x: torch.Tensor) -> object:
+        logits = self.head(x.flatten(1))
+        return self.spoil(logits) if self.training is self.mode else logits
 
 
 @pytest.mark.parametrize(
@@ -117,6 +140,10 @@ class Three(nn.Module):
         ({}, nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), ["[12, 2]", "[12, 3]", "0 to 2"]),
         ({}, Three(), ["[12, 1, 3]"]),
         ({"local": {"batch_size": 11}}, nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), FLAT[1]), ["[1, 1, 8, 8]"]),
+        ({}, Odd(True, lambda y: y.detach()), ["no gradient"]),
+        ({}, Odd(True, lambda y: y.long()), ["torch.int64", "floating-point"]),
+        ({}, Odd(False, lambda y: (y, y)), ["test batch", "tuple"]),
+        ({}, Odd(False, lambda y: y[:, :2]), ["test samples", "[2, 2]", "[2, 3]"]),
         ({"model": "vgg11"}, None, ["vgg11", "accepted"]),
     ],
 )  # fmt: skip

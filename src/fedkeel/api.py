@@ -57,11 +57,12 @@ def run(
     experiment: Experiment,
     out: str | Path | None = None,
     *,
+    below: str | Path | None = None,
     data: FederatedData | None = None,
     model: nn.Module | None = None,
     progress: Callable[[RoundEnd], None] | None = None,
 ) -> Result:
-    """Run an experiment; with `out`, leave a run folder there.
+    """Run an experiment; with `out`, leave a run folder there, with `below`, in a new folder inside that one.
 
     `data` and `model` take the place of the experiment's data set, partition and model. Everything is checked
     before the folder is made and training starts; the user's model itself is never changed.
@@ -75,7 +76,11 @@ def run(
     simulation = Simulation(experiment, data, flat, executor)
     with ExitStack() as open_:
         open_.enter_context(_threads(experiment.threads))
-        folder = open_.enter_context(RunFolder(out, experiment)) if out is not None else None
+        folder = None
+        if out is not None:
+            folder = open_.enter_context(RunFolder(out, experiment))
+        elif below is not None:
+            folder = open_.enter_context(RunFolder.below(Path(below), _folder_name(experiment), experiment))
         started = perf_counter()
         history = _follow(simulation, [folder.add if folder else None, progress])
         summary = _summary(simulation, history, perf_counter() - started)
@@ -85,6 +90,11 @@ def run(
         if folder is not None:
             folder.finish(summary, module.state_dict())
     return Result(experiment, summary, history, flat.release(), data, folder.path if folder else None, executor)
+
+
+def _folder_name(experiment: Experiment) -> str:
+    parts = (experiment.dataset.name, experiment.model.name, experiment.algorithm.name, f"seed{experiment.seed}")
+    return experiment.name or "-".join(parts).replace(":", "_")
 
 
 @contextmanager

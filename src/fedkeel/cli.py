@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import fedkeel
@@ -63,26 +62,18 @@ def run(
 ) -> None:
     """Train, with a live display, and leave a run folder behind."""
     from fedkeel import api, display
-    from fedkeel.record.folder import free_folder
     from fedkeel.report.curves import learning_curves
     from fedkeel.report.runs import RunRecord
 
     experiment = _experiment(given, overrides)
-    if out is None:
-        parts = (
-            experiment.dataset.name,
-            experiment.model.name,
-            experiment.algorithm.name,
-            f"seed{experiment.seed}",
-        )
-        out = free_folder(Path("runs"), experiment.name or "-".join(parts).replace(":", "_"))
     try:
         with display.progress(experiment) as progress:
-            result = api.run(experiment, out, progress=progress)
+            result = api.run(experiment, out, below="runs", progress=progress)
     except KeyboardInterrupt:
-        _fail(f"interrupted; what was recorded so far is in {out}" if out.exists() else "interrupted", 130)
-    figures = [out / "learning_curve.png", out / "learning_curve.svg"]
-    learning_curves([RunRecord.read(out)], figures)
+        _fail(f"interrupted; what was recorded so far is in {out or 'the newest folder below runs/'}", 130)
+    assert result.out is not None
+    figures = [result.out / "learning_curve.png", result.out / "learning_curve.svg"]
+    learning_curves([RunRecord.read(result.out)], figures)
     display.summary(result, figures[0])
 
 
@@ -98,6 +89,8 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List what can be named in an experiment."""
+    from fedkeel.display import console
+
     rows = _catalogue(what)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -106,7 +99,7 @@ def list_(
     for row in rows:
         settings = ", ".join(f"{k}={v}" for k, v in row["settings"].items())
         table.add_row(f"[bold]{row['name']}[/]", row["about"], f"[dim]{settings}[/]")
-    Console().print(table)
+    console.print(table)
 
 
 @app.command(epilog="Example:  fedkeel plot runs/a runs/b --out compare.png --x virtual_seconds")
@@ -138,22 +131,22 @@ def data_get(name: Annotated[str, typer.Argument(help="A data set's name.")]) ->
 def data_show(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
     given: Given = None,
-    partition: Annotated[str, typer.Option(help="iid, dirichlet, shards or classes.")] = "iid",
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards or classes.")] = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The heat map's file or folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The heat map's file (.png) or folder.")] = None,
 ) -> None:
     """Show who has what: a table of sizes, the distance from IID, and a label-by-client heat map as PNG."""
     from fedkeel import display
     from fedkeel.prepare import federate
     from fedkeel.report.heatmap import label_heatmap
 
-    experiment = _experiment(given, [f"dataset.name={name}", f"partition.kind={partition}", *(overrides or [])])
+    kind = [f"partition.kind={partition}"] if partition else []
+    experiment = _experiment(given, [f"dataset.name={name}", *kind, *(overrides or [])])
+    what = f"{experiment.dataset.name}-{experiment.partition.kind}.png".replace(":", "_")
+    path = Path(what) if out is None else out if out.suffix else out / what
     counts = federate(experiment).label_counts()
-    path = out or Path(f"{name}-{experiment.partition.kind}.png".replace(":", "_"))
-    if path.suffix != ".png":
-        path = path / f"{name}-{experiment.partition.kind}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    label_heatmap(counts, path, title=f"{name}, {experiment.partition.kind}, seed {experiment.seed}")
+    title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"
+    label_heatmap(counts, path, title=title)
     display.partition(counts, path)
 
 

@@ -8,17 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, field_validator, model_validator
 
 from fedkeel import algorithms, models
 from fedkeel.algorithms import ClientRule, ServerRule
@@ -33,13 +23,30 @@ SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class _Yaml(yaml.SafeLoader):
-    """YAML with the numbers of version 1.2, where 1e-3 is one."""
+Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
+Size = Annotated[float, Field(gt=0, le=1e38)]
+"""A positive number that float32 can hold."""
 
 
-_Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers of version 1.2, where 1e-3 is one, and without keys that stand twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [key for number, key in enumerate(keys) if key in keys[:number]]
+        if twice:
+            raise yaml.YAMLError(f"{twice[0]} stands twice")
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what the loader would take for a number."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    )
 
 
 def _named(values: Any, default: str) -> tuple[str | None, dict[str, Any]]:
@@ -54,12 +61,12 @@ class DatasetSettings(Section):
     """Which data: a known data set, or `module:function` that returns a `Dataset` or a `FederatedData`."""
 
     name: str = "fashion-mnist-mini"
-    train_limit: PositiveInt | None = None
+    train_limit: Count | None = None
     """Use only so many training samples, drawn at random."""
-    test_limit: PositiveInt | None = None
+    test_limit: Count | None = None
     augment: Literal["none", "crop-flip"] = "none"
     """Random crop after padding by 4, and horizontal flip, of training images."""
-    resize: PositiveInt | None = None
+    resize: Annotated[int, Field(gt=0, le=2048)] | None = None
     """Scale images to this height and width, batch by batch."""
 
     @field_validator("name")
@@ -114,52 +121,53 @@ class AlgorithmSettings(Section):
 class LocalSettings(Section):
     """What a client does with the model it gets."""
 
-    epochs: PositiveInt = 1
-    batch_size: PositiveInt | Literal["full"] = 32
-    lr: PositiveFloat = 0.05
+    epochs: Annotated[int, Field(gt=0, le=1_000_000)] = 1
+    batch_size: Count | Literal["full"] = 32
+    lr: Size = 0.05
     lr_decay: Share = 1.0
     """Factor on the learning rate after every round."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: NonNegativeFloat = 0.0
-    clip_norm: PositiveFloat | None = None
+    weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.0
+    clip_norm: Size | None = None
     """Upper bound on the norm of a mini-batch's gradient."""
 
 
 class FleetSettings(Section):
     """How fast the devices are."""
 
-    fastest_job_seconds: PositiveFloat = 10.0
+    fastest_job_seconds: Annotated[float, Field(gt=0, le=1e12)] = 10.0
     """Virtual seconds that a job of average size takes."""
 
 
 class Experiment(Section):
     """Everything that decides what a run computes."""
 
-    name: str | None = None
+    name: Annotated[str, Field(pattern=r"^[^./\\][^/\\]*$", max_length=100)] | None = None
+    """What the run is called in figures and below `runs/`."""
     dataset: DatasetSettings = DatasetSettings()
     partition: AnyPartition = Iid()
     model: ModelSettings = ModelSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
     local: LocalSettings = LocalSettings()
     fleet: FleetSettings = FleetSettings()
-    clients: PositiveInt = 20
-    per_round: PositiveInt | None = None
+    clients: Annotated[int, Field(gt=0, le=100_000_000)] = 20
+    per_round: Count | None = None
     """Clients that take part in a round: by default 10, or all if there are fewer."""
     participation: Share | None = None
     """The same as a share of all clients."""
-    rounds: PositiveInt = 30
+    rounds: Count = 30
     seed: NonNegativeInt = 0
-    evaluate_every: PositiveInt = 1
+    evaluate_every: Count = 1
     evaluate_clients: bool = False
     """At the end, test the model on every client's own share of the test set."""
     target_accuracy: Share | None = None
     stop_at_target: bool = False
     executor: Literal["serial"] = "serial"
-    threads: PositiveInt = 1
+    threads: Annotated[int, Field(gt=0, le=256)] = 1
     """Of PyTorch inside an operation. One is the same on every machine, bit for bit, and best for small models."""
     dtype: Literal["float32", "float64"] = "float32"
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -198,7 +206,7 @@ class Experiment(Section):
 
     def replace(self, **changes: Any) -> Experiment:
         """A copy with other top-level values, validated anew."""
-        return Experiment(**{**self.model_dump(exclude_unset=True), **changes})
+        return Experiment(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
@@ -220,7 +228,8 @@ class Experiment(Section):
 
     def to_yaml(self) -> str:
         """Every setting, defaults included; `Experiment.load` reads it back."""
-        return yaml.safe_dump(self.model_dump(), sort_keys=False)
+        text: str = yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+        return text
 
 
 def _spelled_out(key: str, value: Any) -> Any:
@@ -229,10 +238,10 @@ def _spelled_out(key: str, value: Any) -> Any:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Yaml)
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise InputError(f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except Exception as error:  # odd tags and dates fail in many ways
         reason = " ".join(str(error).split())
         raise InputError(f"experiment file {path}: not valid YAML ({reason})") from None
     if values is None:
@@ -246,8 +255,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse(key: str, text: str) -> Any:
     try:
-        return yaml.load(text, _Yaml) if text else None
-    except yaml.YAMLError:
+        return yaml.load(text, _Loader) if text else None
+    except Exception:
         raise InputError(f"{key}: {text!r} is not accepted; accepted: a YAML value") from None
 
 

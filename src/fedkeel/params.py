@@ -134,22 +134,25 @@ class FlatModel:
         self.w = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         for parameter, view in zip(self.parameters, self.layout.views(self.w).values(), strict=True):
             parameter.data = view
-        self._buffers = [b for _, b in _buffers(module)]
 
     @property
     def buffers(self) -> Tensor:
         """A copy [B] of the buffers, in float64, which holds integers too."""
-        if not self._buffers:
+        if not self.layout.buffers:
             return torch.zeros(0, dtype=torch.float64)
-        return torch.cat([b.detach().reshape(-1).double() for b in self._buffers])
+        return torch.cat([b.detach().reshape(-1).double() for b in self._current_buffers()])
 
     def load(self, w: Tensor, buffers: Tensor | None = None) -> None:
         """Take weights [D] and, where given, buffers [B]; integer buffers are rounded."""
         self.w.copy_(w)
-        if buffers is not None and self._buffers:
+        if buffers is not None and self.layout.buffers:
             views = self.layout.buffer_views(buffers).values()
-            for buffer, value in zip(self._buffers, views, strict=True):
+            for buffer, value in zip(self._current_buffers(), views, strict=True):
                 buffer.copy_(value if buffer.is_floating_point() else value.round())
+
+    def _current_buffers(self) -> list[Tensor]:
+        """By name each time: a module may put a new tensor in a buffer's place."""
+        return [self.module.get_buffer(part.name) for part in self.layout.buffers]
 
     def release(self) -> nn.Module:
         """The module with parameters that own their memory again; this view ends."""

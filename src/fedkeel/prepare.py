@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedkeel import models, streams
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
-from fedkeel.data.federated import FederatedData
+from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import DatasetSettings, Experiment
@@ -26,6 +27,14 @@ def prepare(
     experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
 ) -> tuple[Experiment, FederatedData, nn.Module]:
     """The experiment as it will run, its data and its freshly initialised model."""
+    for field, value, kind in (
+        ("experiment", experiment, Experiment),
+        ("data", data, FederatedData | None),
+        ("model", model, nn.Module | None),
+    ):
+        if not isinstance(value, kind):
+            accepted = "an Experiment" if field == "experiment" else str(kind)
+            raise InputError(f"{field}: {value!r} is not accepted; accepted: {accepted}")
     experiment, data = _data(experiment, data)
     data = data.to(getattr(torch, experiment.dtype))
     experiment, module = _model(experiment, data, model)
@@ -38,12 +47,16 @@ def federate(experiment: Experiment) -> FederatedData:
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
         raise InputError(f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)")
-    loaded = _call(settings.name, "dataset.name") if ":" in settings.name else datasets.load(settings.name)
+    loaded = _call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
     if isinstance(loaded, FederatedData):
         return _dealt_out(loaded, experiment)
     if not isinstance(loaded, Dataset):
         raise InputError(
             f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
+        )
+    if ":" in settings.name:
+        loaded = replace(
+            loaded, train=examples(loaded.train.x, loaded.train.y), test=examples(loaded.test.x, loaded.test.y)
         )
     limited = replace(
         loaded,
@@ -115,44 +128,59 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
     if ":" not in name:
         return models.build(name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
-    module = _call(name, "model.name", **options)
+    module = _call(name, "model.name", options)
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
     return module
 
 
-def _call(name: str, field: str, **options: Any) -> Any:
-    """Call `module:function`."""
+def _call(name: str, field: str, options: dict[str, Any]) -> Any:
+    """Call `module:function`; whatever goes wrong in the user's code is told as theirs."""
     module, _, function = name.partition(":")
     try:
         target = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{field}: {name!r} cannot be imported ({error}); accepted: module:function") from None
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{field}: {name!r} cannot be imported ({_said(error)}); accepted: module:function") from error
     try:
         return target(**options)
     except FedkeelError:
         raise
-    except Exception as error:
-        raise InputError(f"{field}: {name} failed ({type(error).__name__}: {error})") from error
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{field}: {name} failed ({_said(error)})") from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
-    """A forward pass in training mode, on a copy, with the smallest batch that will occur."""
+    """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
     sizes = data.sizes[data.sizes > 0]
     full = sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
     smallest = int(np.where(sizes % full, sizes % full, full).min())
-    x, _ = data.train_batch(torch.arange(smallest))
-    trial = copy.deepcopy(module).train()
+    trial = copy.deepcopy(module)
+    parameters = [p for p in trial.parameters() if p.requires_grad]
+    with torch.random.fork_rng(devices=[]):
+        loss = _try(trial.train(), data.train_batch(torch.arange(smallest)), "training", data.classes)
+        try:
+            torch.autograd.grad(loss, parameters, allow_unused=True)
+        except RuntimeError as error:
+            raise InputError(f"model: its output has no gradient ({error})") from error
+        _try(trial.eval(), data.test_batch(slice(0, 2)), "test", data.classes)
+
+
+def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: int) -> Tensor:
+    x, y = batch
     try:
-        with torch.random.fork_rng(devices=[]):
-            logits = trial(x)
+        logits = module(x)
     except Exception as error:
+        raise InputError(f"model: it fails on a {which} batch of shape {list(x.shape)} ({_said(error)})") from error
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        kind = f"a {type(logits).__name__}" if not isinstance(logits, Tensor) else str(logits.dtype)
+        raise InputError(f"model: its output on a {which} batch is {kind}; accepted: a floating-point tensor")
+    if logits.dim() != 2 or len(logits) != len(x) or logits.shape[1] < classes:
         raise InputError(
-            f"model: it fails on a training batch of shape {list(x.shape)} ({type(error).__name__}: {error})"
-        ) from error
-    shape = tuple(getattr(logits, "shape", ()))
-    if len(shape) != 2 or shape[0] != smallest or shape[1] < data.classes:
-        raise InputError(
-            f"model: its output for {smallest} samples has shape {list(shape)}; "
-            f"accepted: [{smallest}, {data.classes}], as the labels run from 0 to {data.classes - 1}"
+            f"model: its output for {len(x)} {which} samples has shape {list(logits.shape)}; "
+            f"accepted: [{len(x)}, {classes}], as the labels run from 0 to {classes - 1}"
         )
+    return cross_entropy(logits, y)

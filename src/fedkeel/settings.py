@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import Repr
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -27,6 +28,8 @@ class Section(BaseModel):
 
 
 S = TypeVar("S", bound=Section)
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def make(section: type[S], values: Mapping[str, Any], field: str = "") -> S:
@@ -62,9 +65,9 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple
         tag, tags = _bare(context["discriminator"]), _bare(context["expected_tags"]).split(", ")
         return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
     if error["type"] in {"model_type", "model_attributes_type"}:
-        return f"{name}: {error['input']!r} is not accepted", "a section of settings"
+        return f"{name}: {_SHORT.repr(error['input'])} is not accepted", "a name or a section of settings"
     reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{name}: {error['input']!r} is not accepted", reason[:1].lower() + reason[1:]
+    return f"{name}: {_SHORT.repr(error['input'])} is not accepted", reason[:1].lower() + reason[1:]
 
 
 def _bare(text: str) -> str:

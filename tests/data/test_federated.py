@@ -26,6 +26,12 @@ def test_partition_by_word_by_dict_and_by_object(partition: object) -> None:
     assert ((data.label_counts() > 0).sum(axis=1) <= 4).all()
 
 
+def test_arrays_of_any_layout_are_taken() -> None:
+    for x in (X[::-1], X.astype(">f4"), np.asfortranarray(X), X.tolist()):
+        data = FederatedData.from_clients([(x, Y)], test=(X, Y))
+        torch.testing.assert_close(data.train.x, torch.tensor(np.array(x, dtype=np.float32)))
+
+
 def test_a_share_is_held_out_for_testing() -> None:
     data = FederatedData.from_arrays(np.arange(100.0).reshape(100, 1), Y, clients=4, test=0.3)
     assert (len(data.train.y), len(data.test.y)) == (70, 30)
@@ -107,6 +113,11 @@ def test_augmentation_and_resizing_happen_batch_by_batch() -> None:
         (lambda: FederatedData.from_arrays(Y[:, None] - 1, Y), ["token ids", "-1"]),
         (lambda: FederatedData.from_arrays(X, Y, test=(X[:, :, :3], Y)), ["(1, 3, 6)", "(1, 6, 6)"]),
         (lambda: FederatedData.from_arrays(np.where(X > 0, X, np.nan), Y), ["NaN"]),
+        (lambda: FederatedData.from_arrays(X * 1e300, Y), ["float32 cannot hold"]),
+        (lambda: FederatedData.from_arrays(X + 1j, Y), ["complex128"]),
+        (lambda: FederatedData.from_arrays([["a"]], [0]), ["x", "not an array of numbers"]),
+        (lambda: FederatedData.from_torch([(X[0], 0.7)] * 10), ["y", "integers"]),
+        (lambda: FederatedData.from_arrays(X, Y, clients=2.5), ["clients", "2.5"]),
         (lambda: FederatedData.from_arrays(X, Y, clients=101), ["clients", "101"]),
         (lambda: FederatedData.from_arrays(X, Y, partition="odd"), ["partition", "odd"]),
         (lambda: FederatedData.from_clients([(X, Y), (X[:, :, :3], Y)], test=(X, Y)), ["clients", "one shape"]),

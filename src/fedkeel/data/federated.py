@@ -73,11 +73,13 @@ class FederatedData:
 
         Samples of type int32 or int64 are token ids, of which there are `vocabulary`; all others become float32.
         """
-        samples = _examples(x, y)
-        if isinstance(test, int | float):
-            train, held_out = _hold_out(samples, test, seed)
+        samples = examples(x, y)
+        if not isinstance(clients, int | np.integer) or isinstance(clients, bool):
+            raise InputError(f"clients: {clients!r} is not accepted; accepted: a whole number")
+        if isinstance(test, int | float | np.floating):
+            train, held_out = _hold_out(samples, float(test), seed)
         else:
-            train, held_out = samples, _examples(*test)
+            train, held_out = samples, examples(*test)
         dataset = Dataset(name, train, held_out, _classes(train, held_out), _vocabulary(train, held_out, vocabulary))
         return cls.from_dataset(dataset, _partition(partition), clients, seed)
 
@@ -88,12 +90,12 @@ class FederatedData:
         """Each client's own (x, y), as it is, and a common test set."""
         if not clients:
             raise InputError("clients: an empty list is not accepted; accepted: at least one pair (x, y)")
-        parts = [_examples(x, y) for x, y in clients]
+        parts = [examples(x, y) for x, y in clients]
         shapes = {tuple(p.x.shape[1:]) for p in parts}
         if len(shapes) > 1:
             raise InputError(f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients")
         train = Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
-        held_out = _examples(*test)
+        held_out = examples(*test)
         offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)
         assignment = Assignment(np.arange(len(train.y), dtype=np.int64), offsets)
         return cls(
@@ -109,7 +111,7 @@ class FederatedData:
         **how: Any,
     ) -> FederatedData:
         """Read map-style torch data sets of (x, label) pairs once, then as `from_arrays`."""
-        held_out = test if isinstance(test, int | float) else _read_all(test)
+        held_out = test if isinstance(test, int | float | np.floating) else _read_all(test)
         return cls.from_arrays(*_read_all(dataset), test=held_out, **how)
 
     def __len__(self) -> int:
@@ -188,18 +190,35 @@ def _partition(partition: Partition | str | dict[str, Any]) -> Partition:
         raise InputError(f"partition: {given!r} is not accepted; {error.errors()[0]['msg']}") from None
 
 
-def _examples(x: ArrayLike, y: ArrayLike) -> Examples:
-    samples, labels = torch.as_tensor(x), torch.as_tensor(y)
-    if labels.is_floating_point() or labels.dim() != 1:
+def examples(x: ArrayLike, y: ArrayLike) -> Examples:
+    """Samples and labels as tensors: token ids if int32 or int64, else float32; refuses what cannot be learnt from."""
+    samples, labels = _tensor("x", x), _tensor("y", y)
+    if labels.is_floating_point() or labels.is_complex() or labels.dim() != 1:
+        if labels.numel():
+            raise InputError(
+                f"y: dtype {labels.dtype} and shape {tuple(labels.shape)} are not accepted; accepted: integers [n]"
+            )
+        labels = labels.reshape(0)
+    if samples.is_complex() or samples.shape[:1] != labels.shape:
         raise InputError(
-            f"y: dtype {labels.dtype} and shape {tuple(labels.shape)} are not accepted; accepted: integers [n]"
+            f"data: samples of shape {tuple(samples.shape)} and dtype {samples.dtype} with {len(labels)} labels; "
+            "accepted: as many real numbers as labels"
         )
-    if samples.shape[:1] != labels.shape:
-        raise InputError(f"data: samples of shape {tuple(samples.shape)} with {len(labels)} labels; accepted: as many")
-    if samples.is_floating_point() and not bool(torch.isfinite(samples).all()):
-        raise InputError("data: samples hold NaN or infinite values; accepted: finite numbers")
     tokens = samples.dtype in (torch.int32, torch.int64)
-    return Examples(samples.to(torch.int64 if tokens else torch.float32).contiguous(), labels.to(torch.int64))
+    samples = samples.to(torch.int64 if tokens else torch.float32).contiguous()
+    if not tokens and not bool(torch.isfinite(samples).all()):
+        raise InputError("data: samples hold NaN, or values that float32 cannot hold; accepted: finite numbers")
+    return Examples(samples, labels.to(torch.int64))
+
+
+def _tensor(field: str, values: ArrayLike) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        array = np.ascontiguousarray(values)
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{field}: not an array of numbers ({error})") from None
 
 
 def _check(examples: Examples, which: str, classes: int) -> None:
@@ -227,8 +246,7 @@ def _vocabulary(train: Examples, test: Examples, given: int | None) -> int | Non
 
 def _hold_out(samples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
     n = len(samples.y)
-    count = round(share * n)
-    if not 0 < count < n:
+    if not 0 < share < 1 or not 0 < (count := round(share * n)) < n:
         raise InputError(
             f"test: {share} of {n} samples is not accepted; accepted: a share that leaves some on both sides"
         )
@@ -239,4 +257,5 @@ def _hold_out(samples: Examples, share: float, seed: int) -> tuple[Examples, Exa
 
 def _read_all(dataset: torch.utils.data.Dataset[Any]) -> tuple[Tensor, Tensor]:
     pairs = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
-    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor([int(y) for _, y in pairs])
+    labels = [y.item() if isinstance(y, Tensor) else y for _, y in pairs]
+    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor(labels)

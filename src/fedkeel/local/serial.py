@@ -63,7 +63,7 @@ class SerialExecutor:
             loss=oracle.loss,
         )
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: a module may keep a tensor made here for training
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
         """Test `w` on the test set, or on those samples of it."""
         self._model.load(w, buffers)

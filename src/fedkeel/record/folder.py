@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,10 @@ from fedkeel.experiment import Experiment
 from fedkeel.runtime.progress import RoundEnd
 
 
+class TakenError(InputError):
+    """The folder holds something already."""
+
+
 class RunFolder(AbstractContextManager["RunFolder"]):
     """Rows are written as they come; what is written whole is renamed into place."""
 
@@ -25,11 +30,25 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         check_free(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._write("experiment.yaml", experiment.to_yaml())
-            self._history: TextIO = (self.path / "history.jsonl").open("w", encoding="utf-8")
+            self._history: TextIO = (self.path / "history.jsonl").open("x", encoding="utf-8")  # only one can
             self._clients: TextIO = (self.path / "clients.jsonl").open("w", encoding="utf-8")
+            self._write("experiment.yaml", experiment.to_yaml())
+        except FileExistsError:
+            raise _taken(self.path) from None
         except OSError as error:
             raise InputError(f"out: {self.path} cannot be written ({error.strerror})") from None
+
+    @classmethod
+    def below(cls, parent: Path, name: str, experiment: Experiment) -> RunFolder:
+        """A new folder `parent/name`, with a number behind it where that is taken, even a moment ago."""
+        for number in count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                if not path.exists():
+                    return cls(path, experiment)
+            except TakenError:
+                continue
+        raise AssertionError("there is always another number")
 
     def add(self, end: RoundEnd) -> None:
         """Write down one round."""
@@ -58,19 +77,17 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
 def check_free(path: Path) -> None:
     """Refuse a folder that already holds something, so that no finished run is overwritten."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"out: {path} is a file; accepted: a new or empty folder")
-    if path.is_dir() and any(path.iterdir()):
-        raise InputError(f"out: {path} is not empty; accepted: a new or empty folder")
+    try:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"out: {path} is a file; accepted: a new or empty folder")
+        if path.is_dir() and any(path.iterdir()):
+            raise _taken(path)
+    except OSError as error:
+        raise InputError(f"out: {path} cannot be a folder ({error.strerror})") from None
 
 
-def free_folder(parent: Path, name: str) -> Path:
-    """`parent/name`, with a number behind it if that is taken."""
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path
+def _taken(path: Path) -> TakenError:
+    return TakenError(f"out: {path} is not empty; accepted: a new or empty folder")
 
 
 def _line(row: Mapping[str, Any]) -> str:

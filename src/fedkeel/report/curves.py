@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from matplotlib.figure import Figure
 
-from fedkeel.errors import InputError
 from fedkeel.report.runs import RunRecord
+from fedkeel.report.save import check_suffix, save
 
 AXES = {
     "round": "round",
@@ -22,24 +23,25 @@ FORMATS = (".png", ".svg", ".pdf")
 def learning_curves(runs: Sequence[RunRecord], paths: Sequence[Path], x: str = "round") -> None:
     """Test accuracy, and test and training loss, over `x`; one file for each path, by its suffix."""
     for path in paths:
-        if path.suffix not in FORMATS:
-            raise InputError(f"out: {path} is not accepted; accepted: a file name that ends in {', '.join(FORMATS)}")
+        check_suffix(path, FORMATS)
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     marker = "o" if max(len(run.history) for run in runs) <= 30 else None
     for number, run in enumerate(runs):
         style = {"color": f"C{number}", "linewidth": 1.8, "marker": marker, "markersize": 3}
-        accuracy.plot(run.column(x), [100 * a for a in run.column("accuracy")], label=run.label, **style)
+        accuracy.plot(run.column(x), [100 * a for a in run.column("accuracy")], **style)
         loss.plot(run.column(x), run.column("loss"), **style)
         loss.plot(run.column(x), run.column("train_loss"), **{**style, "marker": None, "linestyle": ":"})
     accuracy.set(xlabel=AXES[x], ylabel="test accuracy (%)")
     loss.set(xlabel=AXES[x], ylabel="loss", title="test (solid), training (dotted)")
     accuracy.set_title("test accuracy")
-    accuracy.legend(frameon=False, fontsize=9)
+    lines = accuracy.get_lines()
+    legend = accuracy.legend(lines, [shorten(run.label, 60) for run in runs], frameon=False, fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a name may hold a dollar sign
     for axes in (accuracy, loss):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.title.set_fontsize(10)
     for path in paths:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        save(figure, path, dpi=150)

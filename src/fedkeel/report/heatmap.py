@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from fedkeel.report.save import check_suffix, save
+
 MOST_CLIENTS = 1000
 """More columns than this cannot be told apart."""
 
@@ -21,7 +23,8 @@ def label_heatmap(
 
     Of more than 1,000 clients it shows the first 1,000, and says so.
     """
-    _draw(counts, title).savefig(path, format="png")
+    check_suffix(Path(path), [".png"])
+    save(_draw(counts, title), Path(path), dpi=150)
 
 
 def _draw(counts: NDArray[np.int64], title: str) -> Figure:

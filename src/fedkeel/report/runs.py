@@ -32,6 +32,8 @@ class RunRecord:
             raise InputError(
                 f"run folder {folder}: cannot be read ({error}); accepted: a folder made by fedkeel run"
             ) from None
+        if not isinstance(experiment, dict) or not all(isinstance(row, dict) for row in history):
+            raise InputError(f"run folder {folder}: damaged; accepted: a folder made by fedkeel run")
         if not history:
             raise InputError(f"run folder {folder}: no evaluation yet; accepted: a run with at least one")
         return cls(folder, experiment, history)

@@ -170,7 +170,8 @@ class Simulation:
         )
         self.state, weights = self.rule.aggregate(self.state, stacked)
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
-        self.buffers = stacked.shares.double() @ torch.stack([u.buffers for u in updates])
+        samples = stacked.samples[:, 0].double()
+        self.buffers = samples / samples.sum() @ torch.stack([u.buffers for u in updates])
         return list(weights.tolist())
 
     def _arrival(self, flight: _Flight, time: float, update: Update, weight: float) -> Arrival:
@@ -198,7 +199,7 @@ class Simulation:
         if not np.isfinite(score.loss):
             raise DivergenceError(
                 f"training diverged in round {round}: the global model's test loss is {score.loss} "
-                f"at learning rate {self.experiment.local.lr:g}; try a smaller local.lr"
+                f"at learning rate {self.experiment.local.lr:g}; try a smaller one"
             )
         return Evaluation(
             round=round,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -81,9 +80,10 @@ class Tokenise:
 def _load(path: Path) -> list[Integers] | None:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return [archive[name] for name in archive.files]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            arrays = [archive[name] for name in archive.files]
+    except Exception:  # a damaged archive can fail in any way, and is made anew
         return None
+    return arrays if len(arrays) == 4 else None
 
 
 def _keep(path: Path, arrays: list[Integers]) -> None:

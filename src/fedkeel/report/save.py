@@ -1,0 +1,25 @@
+"""Writing a figure where the user wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedkeel.errors import InputError
+
+
+def check_suffix(path: Path, accepted: Sequence[str]) -> None:
+    """Refuse a file name whose format cannot be written."""
+    if path.suffix not in accepted:
+        raise InputError(f"out: {path} is not accepted; accepted: a file name that ends in {', '.join(accepted)}")
+
+
+def save(figure: Figure, path: Path, dpi: int) -> None:
+    """Write the figure in the format of the path's suffix, making its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi)
+    except OSError as error:
+        raise InputError(f"out: {path} cannot be written ({error.strerror})") from None
