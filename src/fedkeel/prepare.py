@@ -27,14 +27,10 @@ def prepare(
     experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
 ) -> tuple[Experiment, FederatedData, nn.Module]:
     """The experiment as it will run, its data and its freshly initialised model."""
-    for field, value, kind in (
-        ("experiment", experiment, Experiment),
-        ("data", data, FederatedData | None),
-        ("model", model, nn.Module | None),
-    ):
-        if not isinstance(value, kind):
-            accepted = "an Experiment" if field == "experiment" else str(kind)
-            raise InputError(f"{field}: {value!r} is not accepted; accepted: {accepted}")
+    kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
+    for field, (value, kind) in kinds.items():
+        if not isinstance(value, kind) and (value is not None or kind is Experiment):
+            raise InputError(f"{field}: {value!r} is not accepted; accepted: an object of type {kind.__name__}")
     experiment, data = _data(experiment, data)
     data = data.to(getattr(torch, experiment.dtype))
     experiment, module = _model(experiment, data, model)
