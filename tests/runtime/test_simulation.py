@@ -86,7 +86,7 @@ def test_train_loss_is_that_of_the_batches_as_they_were_seen() -> None:
     given = data([40])
     result = run(Experiment(rounds=1, local={"lr": 1e-12, "batch_size": 7}), data=given, model=model)
     plain = nn.functional.cross_entropy(model(given.train.x), given.train.y)
-    assert result.history[0].train_loss == pytest.approx(float(plain), rel=1e-5)
+    assert result.history[0].train_loss == pytest.approx(plain.item(), rel=1e-5)
 
 
 def test_evaluates_every_k_rounds_and_at_the_end() -> None:
