@@ -109,6 +109,13 @@ def test_any_name_reads_back(name: str, tmp_path: Path) -> None:
     assert Experiment.load(tmp_path / "e.yaml").name == name
 
 
+def test_anchors_and_merges_work(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text("local: &l {lr: 0.2, epochs: 3}\n")
+    assert Experiment.load(tmp_path / "e.yaml").local.epochs == 3
+    (tmp_path / "e.yaml").write_text("fleet: &f {fastest_job_seconds: 3}\nlocal: {<<: {lr: 0.2}, epochs: 3}\n")
+    assert Experiment.load(tmp_path / "e.yaml").local.lr == 0.2
+
+
 def test_it_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Experiment().clients = 3  # type: ignore[misc]

@@ -35,7 +35,8 @@ def test_parameters_and_buffers_are_kept_apart() -> None:
     ]  # fmt: skip
     assert [b.name for b in layout.buffers] == ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
     assert layout.size == 6 + 3 + 3 + 3 + 12 + 4
-    assert layout.buffer_size == 3 + 3 + 1
+    assert layout.buffers[-1].stop == 3 + 3 + 1
+    assert layout.buffer_bytes == 4 * (3 + 3) + 8
 
 
 def test_layers_cover_the_vector_in_order() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.table import Table
 
 import fedkeel
 from fedkeel.errors import FedkeelError, InputError
+
+if TYPE_CHECKING:
+    from fedkeel.experiment import Experiment
 
 app = typer.Typer(
     name="fedkeel",
@@ -172,7 +175,7 @@ def _fail(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _experiment(given: list[str] | None, overrides: list[str] | None) -> Any:
+def _experiment(given: list[str] | None, overrides: list[str] | None) -> Experiment:
     """Words with '=' are settings wherever they stand, so that one --set takes as many as you like."""
     from fedkeel.experiment import Experiment
 

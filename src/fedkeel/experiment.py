@@ -21,8 +21,6 @@ SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
-
-
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Size = Annotated[float, Field(gt=0, le=1e38)]
 """A positive number that float32 can hold."""
@@ -32,7 +30,8 @@ class _Loader(yaml.SafeLoader):
     """YAML with the numbers of version 1.2, where 1e-3 is one, and without keys that stand twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        merge = "tag:yaml.org,2002:merge"
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
         twice = [key for number, key in enumerate(keys) if key in keys[:number]]
         if twice:
             raise yaml.YAMLError(f"{twice[0]} stands twice")
@@ -49,11 +48,11 @@ for _side in (_Loader, _Dumper):
     )
 
 
-def _named(values: Any, default: str) -> tuple[str | None, dict[str, Any]]:
+def _named(section: type[Section], values: Any) -> tuple[str | None, dict[str, Any]]:
     """A section's name and what else it says; no name where that is for pydantic to refuse."""
     if not isinstance(values, dict):
         return None, {}
-    name = values.get("name", default)
+    name = values.get("name", section.model_fields["name"].default)
     return name if isinstance(name, str) else None, {str(k): v for k, v in values.items() if k != "name"}
 
 
@@ -86,7 +85,7 @@ class ModelSettings(Section):
     @classmethod
     def _complete(cls, values: Any) -> Any:
         """Options that are not given get the model's defaults."""
-        name, given = _named(values, "mlp-400")
+        name, given = _named(cls, values)
         if name is None or ":" in name:
             return values
         return {"name": name, **models.complete(name, given)}
@@ -107,7 +106,7 @@ class AlgorithmSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        name, given = _named(values, "fedavg")
+        name, given = _named(cls, values)
         if name is None:
             return values
         client, server = algorithms.find(name).rules(given)
@@ -176,12 +175,7 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Spell out shorthands, and the default of the word that decides what else may be said."""
-        values = {k: _spelled_out(k, v) for k, v in values.items()}
-        match values.get("partition"):
-            case {**given} if "kind" not in given:
-                values["partition"] = {"kind": "iid", **given}
-        return values
+        return {k: _spelled_out(k, v) for k, v in values.items()}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -65,11 +65,6 @@ class Layout:
         return self.parameters[-1].stop
 
     @cached_property
-    def buffer_size(self) -> int:
-        """B, the number of elements in all buffers."""
-        return self.buffers[-1].stop if self.buffers else 0
-
-    @cached_property
     def layers(self) -> dict[str, slice]:
         """Each module that owns parameters, with the slice of the flat vector that is its own."""
         layers: dict[str, slice] = {}

@@ -119,7 +119,9 @@ def test_augmentation_and_resizing_happen_batch_by_batch() -> None:
         (lambda: FederatedData.from_torch([(X[0], 0.7)] * 10), ["y", "integers"]),
         (lambda: FederatedData.from_arrays(X, Y, clients=2.5), ["clients", "2.5"]),
         (lambda: FederatedData.from_arrays(X, Y, clients=101), ["clients", "101"]),
-        (lambda: FederatedData.from_arrays(X, Y, partition="odd"), ["partition", "odd"]),
+        (lambda: FederatedData.from_arrays(X, Y, partition="shard"), ["partition.kind", "did you mean shards"]),
+        (lambda: FederatedData.from_arrays(X, Y, partition={"alpha": 1}), ["partition.alpha", "setting of iid"]),
+        (lambda: FederatedData.from_arrays(X, Y, partition=3), ["partition", "3"]),
         (lambda: FederatedData.from_clients([(X, Y), (X[:, :, :3], Y)], test=(X, Y)), ["clients", "one shape"]),
     ],
 )  # fmt: skip

@@ -223,6 +223,8 @@ def test_pathological_is_another_name_of_shards():
     assert ALIASES == {"pathological": "shards"}
     field: TypeAdapter[Partition] = TypeAdapter(AnyPartition)
     assert field.validate_python({"kind": "pathological", "shards_per_client": 3}) == Shards(shards_per_client=3)
+    assert field.validate_python("pathological") == Shards()
+    assert field.validate_python({"size_ratio": 2}) == Iid(size_ratio=2)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,8 @@ def test_pathological_is_another_name_of_shards():
     [
         {"kind": "zipf"},
         {"kind": 3},
-        "iid",
+        "zipf",
+        {"alpha": 1},
         {"kind": "iid", "alpha": 1},
         {"kind": "iid", "size_ratio": 0.5},
         {"kind": "iid", "size_ratio": float("nan")},

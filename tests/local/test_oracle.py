@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.oracle import ClientOracle
 from fedkeel.params import FlatModel
@@ -99,6 +100,31 @@ def test_gradients_of_one_step_share_dropout_and_leave_statistics_to_the_first()
     assert len({seed for _, seed in per_step}) == 2
     assert net[0].num_batches_tracked == 2
     assert it.steps == 2
+
+
+def test_a_step_without_a_gradient_does_not_confuse_the_next() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    it = oracle(net, batch_size=4)
+    w, expected = it._model.w.clone(), []
+    for number, _ in enumerate(it.batches(0)):
+        if number:
+            x, y = it._batch  # type: ignore[misc]
+            it.grad(w)
+            it.grad(w + 1)
+            it._model.load(w)
+            expected.append((float(cross_entropy(net(x), y).detach()), len(y)))
+            net[0].num_batches_tracked -= 1  # this test's own look
+    assert net[0].num_batches_tracked == 2
+    assert it.steps == 3
+    assert it.loss == pytest.approx(np.average([e[0] for e in expected], weights=[e[1] for e in expected]), rel=1e-5)
+
+
+def test_a_job_without_any_gradient_has_no_loss() -> None:
+    it = oracle(nn.Linear(4, 3))
+    for _ in it.batches(0):
+        pass
+    with pytest.raises(FedkeelError, match="no gradient in a whole job"):
+        it.loss  # noqa: B018
 
 
 @pytest.mark.parametrize("looks", [1, 2])

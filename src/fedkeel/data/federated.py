@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedkeel import streams
@@ -19,6 +18,7 @@ from fedkeel.data.partition import AnyPartition, Assignment, Partition
 from fedkeel.data.statistics import label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.errors import InputError
+from fedkeel.settings import Section, make
 
 Arrays = tuple[ArrayLike, ArrayLike]
 
@@ -81,7 +81,7 @@ class FederatedData:
         else:
             train, held_out = samples, examples(*test)
         dataset = Dataset(name, train, held_out, _classes(train, held_out), _vocabulary(train, held_out, vocabulary))
-        return cls.from_dataset(dataset, _partition(partition), clients, seed)
+        return cls.from_dataset(dataset, make(_Dealt, {"partition": partition}).partition, clients, seed)
 
     @classmethod
     def from_clients(
@@ -180,14 +180,8 @@ class FederatedData:
         return label_counts(self.train.y.numpy(), self.assignment, self.classes)
 
 
-def _partition(partition: Partition | str | dict[str, Any]) -> Partition:
-    if isinstance(partition, Partition):
-        return partition
-    given = {"kind": partition} if isinstance(partition, str) else partition
-    try:
-        return TypeAdapter[Partition](AnyPartition).validate_python(given)
-    except ValidationError as error:
-        raise InputError(f"partition: {given!r} is not accepted; {error.errors()[0]['msg']}") from None
+class _Dealt(Section):
+    partition: AnyPartition
 
 
 def examples(x: ArrayLike, y: ArrayLike) -> Examples:

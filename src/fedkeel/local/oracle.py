@@ -16,7 +16,10 @@ from fedkeel.params import FlatModel
 
 
 class ClientOracle:
-    """One client's data and one flat model; every draw comes from streams named by (seed, round, client, epoch)."""
+    """One client's data and one flat model; every draw comes from streams named by (seed, round, client, epoch).
+
+    `steps` counts the mini-batches seen in training.
+    """
 
     def __init__(
         self, model: FlatModel, data: FederatedData, local: LocalSettings, seed: int, round: int, client: int
@@ -29,7 +32,9 @@ class ClientOracle:
         self._batch: tuple[Tensor, Tensor] | None = None
         self._losses: list[Tensor] = []
         self._sizes: list[int] = []
+        self._fresh = False
         self._dropout = 0
+        self.steps = 0
 
     def batches(self, epoch: int) -> Iterator[None]:
         """Shuffle the client's samples and make one mini-batch after the other current; the last may be smaller."""
@@ -43,7 +48,8 @@ class ClientOracle:
         for step, chosen in enumerate(torch.split(self._indices[torch.from_numpy(order)], size)):
             self._batch = self._data.train_batch(chosen, augment)
             self._dropout = dropout ^ step
-            self._sizes.append(len(chosen))
+            self._fresh = True
+            self.steps += 1
             yield
         self._batch = None
 
@@ -55,8 +61,7 @@ class ClientOracle:
         """
         if self._batch is None:
             raise FedkeelError("oracle.grad was asked for outside of a step, where no mini-batch is current")
-        first = len(self._losses) < len(self._sizes)
-        kept = None if first else self._model.buffers
+        kept = None if self._fresh else self._model.buffers
         # Dropout inside a module can only draw from torch's global generator, which the executor restores.
         torch.default_generator.manual_seed(self._dropout)
         self._model.load(w)
@@ -65,7 +70,9 @@ class ClientOracle:
             loss = cross_entropy(self._model.module(x), y)
             parts = torch.autograd.grad(loss, self._model.parameters, materialize_grads=True)
         if kept is None:
+            self._fresh = False
             self._losses.append(loss.detach())
+            self._sizes.append(len(y))
         else:
             self._model.load(w, kept)
         g = torch.cat([p.reshape(-1) for p in parts])
@@ -76,12 +83,9 @@ class ClientOracle:
         return g
 
     @property
-    def steps(self) -> int:
-        """Mini-batches seen in training."""
-        return len(self._sizes)
-
-    @property
     def loss(self) -> float:
-        """Mean loss over the samples seen in training, each at the time it was seen; 0 if no rule looked."""
-        sizes = torch.tensor(self._sizes[: len(self._losses)], dtype=torch.float64)
-        return float(torch.stack(self._losses).double() @ sizes / sizes.sum()) if self._losses else 0.0
+        """Mean loss over the samples seen in training, each at the time it was seen."""
+        if not self._losses:
+            raise FedkeelError("the client rule asked for no gradient in a whole job, so there is no training loss")
+        sizes = torch.tensor(self._sizes, dtype=torch.float64)
+        return float(torch.stack(self._losses).double() @ sizes / sizes.sum())

@@ -50,7 +50,6 @@ class Score:
 
     accuracy: float
     loss: float
-    samples: int
 
 
 class Executor(Protocol):

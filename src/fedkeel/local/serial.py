@@ -76,4 +76,4 @@ class SerialExecutor:
             logits = self._model.module(x)
             hits += int((logits.argmax(dim=1) == y).sum())
             loss += float(cross_entropy(logits, y, reduction="sum"))
-        return Score(hits / total, loss / total, total)
+        return Score(hits / total, loss / total)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from itertools import count
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,14 +40,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     @classmethod
     def below(cls, parent: Path, name: str, experiment: Experiment) -> RunFolder:
         """A new folder `parent/name`, with a number behind it where that is taken, even a moment ago."""
-        for number in count(1):
-            path = parent / (name if number == 1 else f"{name}-{number}")
-            try:
+        path, number = parent / name, 1
+        while True:
+            with suppress(TakenError):
                 if not path.exists():
                     return cls(path, experiment)
-            except TakenError:
-                continue
-        raise AssertionError("there is always another number")
+            number += 1
+            path = parent / f"{name}-{number}"
 
     def add(self, end: RoundEnd) -> None:
         """Write down one round."""

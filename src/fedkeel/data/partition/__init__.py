@@ -39,17 +39,19 @@ _KINDS: dict[str, type[Partition]] = {
 }
 
 
-def _without_alias(given: Any) -> Any:
+def _spelled_out(given: Any) -> Any:
     match given:
+        case str(kind):
+            return {"kind": ALIASES.get(kind, kind)}
         case {"kind": str(kind), **rest}:
             return {"kind": ALIASES.get(kind, kind), **rest}
+        case {**rest} if "kind" not in rest:
+            return {"kind": "iid", **rest}
     return given
 
 
-AnyPartition = Annotated[
-    Iid | Dirichlet | Shards | Classes, Field(discriminator="kind"), BeforeValidator(_without_alias)
-]
-"""A field of this type is made from {"kind": ..., ...}; aliases of the kind are accepted."""
+AnyPartition = Annotated[Iid | Dirichlet | Shards | Classes, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
+"""A field of this type is made from {"kind": ..., ...}, by default "iid", or from the kind alone; aliases are fine."""
 
 
 def names() -> tuple[str, ...]:
