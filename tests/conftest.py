@@ -1,6 +1,18 @@
 """Settings of all tests."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("steady", deadline=None, derandomize=True)  # shared machines stall; tests never time
 settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_memory_of_earlier_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Choices of executors are kept for this session only."""
+    from fedkeel.local import remember
+
+    folder: Path = tmp_path_factory.mktemp("choices")
+    remember.cache_folder = lambda: folder  # type: ignore[assignment]

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,13 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
 from fedkeel.experiment import Experiment
-from fedkeel.local.orders import Executor
-from fedkeel.local.serial import SerialExecutor
+from fedkeel.local.build import Workshop, can_fork
+from fedkeel.local.choose import Choice, settle
+from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.gate import objection
+from fedkeel.local.orders import Score
+from fedkeel.local.remember import place, recall, remember
 from fedkeel.params import FlatModel
 from fedkeel.prepare import prepare
 from fedkeel.record.folder import RunFolder, check_free
@@ -40,7 +45,6 @@ class Result:
     data: FederatedData
     out: Path | None
     """The run folder, where one was asked for."""
-    executor: Executor
 
     @property
     def accuracy(self) -> float:
@@ -50,7 +54,8 @@ class Result:
     def evaluate_clients(self, clients: Sequence[int] | None = None) -> NDArray[np.float64]:
         """The final model's accuracy on each client's own share of the test set (NaN for a client without one)."""
         flat = FlatModel(copy.deepcopy(self.model))
-        return _client_accuracies(self.executor, flat, self.data, self.experiment.seed, clients)
+        test = partial(Evaluator(self.model, self.data).score, flat.w, flat.buffers)
+        return _client_accuracies(test, self.data, self.experiment.seed, clients)
 
 
 def run(
@@ -71,11 +76,15 @@ def run(
         check_free(Path(out))
     experiment, data, module = prepare(experiment, data, model)
     client_rule, _ = experiment.algorithm.rules()
-    executor = SerialExecutor(module, data, client_rule, experiment.local, experiment.seed)
+    workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
     flat = FlatModel(module)
-    simulation = Simulation(experiment, data, flat, executor)
     with ExitStack() as open_:
         open_.enter_context(_threads(experiment.threads))
+        choice = _choose(experiment, workshop, flat)
+        experiment = experiment.replace(executor=choice.settings)
+        executor = workshop.executor(choice.settings)
+        open_.callback(executor.close)
+        simulation = Simulation(experiment, data, flat, executor)
         folder = None
         if out is not None:
             folder = open_.enter_context(RunFolder(out, experiment))
@@ -83,13 +92,30 @@ def run(
             folder = open_.enter_context(RunFolder.below(Path(below), _folder_name(experiment), experiment))
         started = perf_counter()
         history = _follow(simulation, [folder.add if folder else None, progress])
-        summary = _summary(simulation, history, perf_counter() - started)
+        summary = _summary(simulation, history, perf_counter() - started, choice)
         flat.load(simulation.evaluated, simulation.buffers)
         if experiment.evaluate_clients:
-            summary["client_accuracy"] = _spread(_client_accuracies(executor, flat, data, experiment.seed))
+            test = partial(executor.evaluate, flat.w, flat.buffers)
+            summary["client_accuracy"] = _spread(_client_accuracies(test, data, experiment.seed))
         if folder is not None:
             folder.finish(summary, module.state_dict())
-    return Result(experiment, summary, history, flat.release(), data, folder.path if folder else None, executor)
+    return Result(experiment, summary, history, flat.release(), data, folder.path if folder else None)
+
+
+def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
+    """The executor that was asked for; what is left open as it was last time, or else as measured now."""
+    asked, fork = experiment.executor, can_fork() and experiment.device == "cpu"
+    if asked.kind == "processes" and not fork:
+        raise InputError("executor.kind: processes is not accepted here; accepted: on Linux, with device cpu")
+    orders = Simulation(experiment, workshop.data, flat).first_orders()
+    if asked.settled:
+        return settle(workshop, asked, orders, experiment.rounds, fork)
+    kept = place(experiment, workshop.data, flat.layout)
+    choice = recall(kept)
+    if choice is None or objection(workshop, choice.settings, orders):
+        choice = settle(workshop, asked, orders, experiment.rounds, fork)
+        remember(kept, choice)
+    return choice
 
 
 def _folder_name(experiment: Experiment) -> str:
@@ -117,7 +143,9 @@ def _follow(simulation: Simulation, observers: Sequence[Callable[[RoundEnd], Non
     return history
 
 
-def _summary(simulation: Simulation, history: Sequence[Evaluation], wall_seconds: float) -> dict[str, Any]:
+def _summary(
+    simulation: Simulation, history: Sequence[Evaluation], wall_seconds: float, choice: Choice
+) -> dict[str, Any]:
     experiment = simulation.experiment
     last = history[-1]
     target = experiment.target_accuracy
@@ -142,9 +170,12 @@ def _summary(simulation: Simulation, history: Sequence[Evaluation], wall_seconds
         "bytes_down": last.bytes_down,
         "updates": last.updates,
         "wall_seconds": wall_seconds,
-        "samples_per_second": simulation.samples_trained / simulation.training_seconds,
+        "seconds_per_round_median": float(np.median(simulation.round_seconds)),
+        "samples_per_second": simulation.samples_trained / sum(simulation.round_seconds),
         "parameters": simulation.layout.size,
-        "executor": experiment.executor,
+        "executor": choice.settings.model_dump(),
+        "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
+        "device": experiment.device,
         "threads": experiment.threads,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -152,14 +183,14 @@ def _summary(simulation: Simulation, history: Sequence[Evaluation], wall_seconds
 
 
 def _client_accuracies(
-    executor: Executor, model: FlatModel, data: FederatedData, seed: int, clients: Sequence[int] | None = None
+    test: Callable[[Tensor], Score], data: FederatedData, seed: int, clients: Sequence[int] | None = None
 ) -> NDArray[np.float64]:
     accuracies = []
     for client in range(len(data)) if clients is None else clients:
         if not 0 <= client < len(data):
             raise InputError(f"clients: {client} is not accepted; accepted: 0 to {len(data) - 1}")
         share = data.test_share(client, seed)
-        accuracies.append(executor.evaluate(model.w, model.buffers, share).accuracy if len(share) else np.nan)
+        accuracies.append(test(share).accuracy if len(share) else np.nan)
     return np.array(accuracies)
 
 

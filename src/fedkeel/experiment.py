@@ -17,7 +17,7 @@ from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.errors import InputError
 from fedkeel.settings import Section, explain
 
-SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind"}
+SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind", "executor": "kind"}
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -138,6 +138,40 @@ class FleetSettings(Section):
     """Virtual seconds that a job of average size takes."""
 
 
+class ExecutorSettings(Section):
+    """How the work of clients is done on this machine. What is left open is measured before the first round.
+
+    Results are equal bit for bit where `stack`, `channels_last` and `threads` are; `workers` changes none.
+    """
+
+    kind: Literal["auto", "serial", "vectorised", "processes"] = "auto"
+    """One client after the other; many at once; or either of these in worker processes, one a core."""
+    stack: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Clients trained at once, as one stack of vectors; 0: one after the other."""
+    channels_last: bool | None = None
+    """Whether images lie in memory pixel by pixel, where clients train one after the other."""
+    workers: Annotated[int, Field(gt=0, le=4096)] | None = None
+    """Processes; by default as many as there are cores."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        accepted = {"serial": "0, or kind vectorised", "vectorised": "1 or more, or kind serial"}.get(self.kind)
+        if accepted and self.stack is not None and (self.stack > 0) == (self.kind == "serial"):
+            raise InputError(
+                f"executor.stack: {self.stack} is not accepted with kind {self.kind}; accepted: {accepted}"
+            )
+        if self.workers is not None and self.kind in ("serial", "vectorised"):
+            raise InputError(
+                f"executor.workers: {self.workers} is not accepted with kind {self.kind}; accepted: kind processes"
+            )
+        return self
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that could change a result is left open."""
+        return self.kind != "auto" and self.stack is not None and self.channels_last is not None
+
+
 class Experiment(Section):
     """Everything that decides what a run computes."""
 
@@ -161,9 +195,11 @@ class Experiment(Section):
     """At the end, test the model on every client's own share of the test set."""
     target_accuracy: Share | None = None
     stop_at_target: bool = False
-    executor: Literal["serial"] = "serial"
+    executor: ExecutorSettings = ExecutorSettings()
+    device: Literal["cpu", "cuda"] = "cpu"
     threads: Annotated[int, Field(gt=0, le=256)] = 1
-    """Of PyTorch inside an operation. One is the same on every machine, bit for bit, and best for small models."""
+    """Of PyTorch inside an operation, but for worker processes, which have one each. One is the same on every machine,
+    bit for bit, and best for small models."""
     dtype: Literal["float32", "float64"] = "float32"
 
     def __init__(self, /, **values: Any) -> None:

@@ -120,26 +120,45 @@ def _head_names(module: nn.Module, trainable: Sequence[tuple[str, Tensor]]) -> f
 
 
 class FlatModel:
-    """A module whose parameters are views of one flat vector `w`, so that loading weights is one copy."""
+    """A module whose parameters are views of one flat vector `w`, so that loading weights is one copy.
 
-    def __init__(self, module: nn.Module) -> None:
+    With `channels_last`, images and the filters that see them lie in memory pixel by pixel: the same numbers in
+    an order that suits wide convolutions.
+    """
+
+    def __init__(self, module: nn.Module, channels_last: bool = False) -> None:
         self.module = module
         self.layout = Layout.of(module)
         self.parameters = [p for _, p in _trainable(module)]
+        self.channels_last = channels_last
         self.w = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self._reordered: list[tuple[nn.Parameter, Tensor]] = []
         for parameter, view in zip(self.parameters, self.layout.views(self.w).values(), strict=True):
             parameter.data = view
+            if channels_last and view.dim() == 4:
+                parameter.data = view.contiguous(memory_format=torch.channels_last)
+                if parameter.data.data_ptr() != view.data_ptr():
+                    self._reordered.append((parameter, view))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The module's output."""
+        if self.channels_last and x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        output: Tensor = self.module(x)
+        return output
 
     @property
     def buffers(self) -> Tensor:
         """A copy [B] of the buffers, in float64, which holds integers too."""
         if not self.layout.buffers:
-            return torch.zeros(0, dtype=torch.float64)
+            return torch.zeros(0, dtype=torch.float64, device=self.w.device)
         return torch.cat([b.detach().reshape(-1).double() for b in self._current_buffers()])
 
     def load(self, w: Tensor, buffers: Tensor | None = None) -> None:
         """Take weights [D] and, where given, buffers [B]; integer buffers are rounded."""
         self.w.copy_(w)
+        for parameter, view in self._reordered:
+            parameter.data.copy_(view)
         if buffers is not None and self.layout.buffers:
             views = self.layout.buffer_views(buffers).values()
             for buffer, value in zip(self._current_buffers(), views, strict=True):

@@ -31,8 +31,10 @@ def prepare(
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
             raise InputError(f"{field}: {value!r} is not accepted; accepted: an object of type {kind.__name__}")
+    if experiment.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
     experiment, data = _data(experiment, data)
-    data = data.to(getattr(torch, experiment.dtype))
+    data = data.to(getattr(torch, experiment.dtype), experiment.device)
     experiment, module = _model(experiment, data, model)
     _check_model(module, data, experiment.local.batch_size)
     return experiment, data, module
@@ -118,7 +120,7 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
             module = _build(settings.name, settings.options, data)
-    return experiment, module.to(getattr(torch, experiment.dtype))
+    return experiment, module.to(experiment.device, getattr(torch, experiment.dtype))
 
 
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:

@@ -61,15 +61,12 @@ def bits(stream: Bits, count: int) -> Bits:
     return _mix(stream[..., None] + counter)
 
 
-def permutations(stream: Bits, count: int) -> NDArray[np.int64]:
-    """A permutation of range(count) for each key, shape [..., count]."""
-    return np.argsort(bits(stream, count), axis=-1, kind="stable")
-
-
-def permutation(stream: int, count: int) -> NDArray[np.int64]:
-    """The permutation of one key."""
-    order: NDArray[np.int64] = permutations(np.array([stream], dtype=np.uint64), count)[0]
-    return order
+def permutations(stream: Bits, counts: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """A permutation of range(count) for each key, shape [..., largest count]; shorter rows go on with the rest."""
+    drawn = bits(stream, int(np.max(counts)))
+    if np.ndim(counts):
+        drawn[np.arange(drawn.shape[-1]) >= np.asarray(counts)[..., None]] = _ALL  # a stable sort leaves them behind
+    return np.argsort(drawn, axis=-1, kind="stable")
 
 
 def generator(seed: int, purpose: str, *where: int) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """The loop on quadratics whose trajectories are written out in numpy, alone and in stacks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,26 +9,30 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
-from fedkeel.local.loop import train
+from fedkeel.local.loop import Step, train
 
 
 class Quadratic:
     """f(w) = 1/2 a (w - b)^2 for each coordinate, `steps` mini-batches an epoch; a and b [..., D]."""
 
-    def __init__(self, a: Tensor, b: Tensor, steps: int = 2) -> None:
-        self.a, self.b, self.steps = a, b, steps
-        self.epochs: list[int] = []
+    def __init__(self, a: Tensor, b: Tensor, epochs: list[int], steps: int = 2) -> None:
+        self.a, self.b, self.epochs, self.each = a, b, epochs, steps
+        self.seen: list[int] = []
 
-    def bind(self, w: Tensor) -> Tensor:
-        return w.clone()
-
-    def batches(self, epoch: int) -> Iterator[None]:
-        self.epochs.append(epoch)
-        for _ in range(self.steps):
-            yield
+    def steps(self) -> Iterator[Step]:
+        """A stack's clients come with descending epochs."""
+        for step in range(max(self.epochs) * self.each):
+            epoch = step // self.each
+            self.seen.append(epoch)
+            active = sum(epochs > epoch for epochs in self.epochs)
+            if self.a.dim() == 1:
+                yield Step(epoch)
+            else:  # each client's epoch, or one for all: the loop takes both
+                yield Step(epoch if step % 2 else torch.full((active,), epoch), active)
 
     def grad(self, w: Tensor) -> Tensor:
-        return self.a * (w - self.b)
+        first = slice(len(w)) if w.dim() > 1 else ...
+        return self.a[first] * (w - self.b[first])
 
 
 class Proximal(ClientRule):
@@ -41,21 +46,28 @@ class Counting(ClientRule):
     """Uses every hook: halves the rate, starts elsewhere, counts steps, sends and keeps."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        job.carry["count"] = torch.zeros(1)
-        return Job(
-            job.round, job.start + job.received["shift"], job.lr / 2, job.samples, job.received, job.kept, job.carry
-        )
+        job.carry["count"] = torch.zeros_like(job.samples)
+        return replace(job, start=job.start + job.received["shift"], lr=job.lr / 2)
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        job.carry["count"] += 1
+        job.carry["count"] = job.carry["count"] + 1
         return oracle.grad(w)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        return {"count": job.carry["count"]}, {"jobs": job.kept.get("jobs", torch.zeros(1)) + 1}
+        return {"count": job.carry["count"]}, {"jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
 
 
-def job(start: Tensor, lr: Tensor, **more: Message) -> Job:
-    return Job(1, start, lr, torch.ones(*start.shape[:-1], 1), more.get("received", {}), more.get("kept", {}))
+def job(start: Tensor, lr: Tensor, epochs: list[int] | None = None, **more: Message) -> Job:
+    lead = start.shape[:-1]
+    return Job(
+        round=torch.ones(*lead, 1),
+        start=start,
+        epochs=torch.tensor(epochs or [lr.shape[-1]] * (lead[0] if lead else 1)).view(*lead, 1),
+        lr=lr,
+        samples=torch.ones(*lead, 1),
+        received=more.get("received", {}),
+        kept=more.get("kept", {}),
+    )
 
 
 def by_hand(
@@ -74,34 +86,61 @@ def by_hand(
 def test_trajectory_on_a_quadratic(mu: float, momentum: float) -> None:
     rng = np.random.default_rng(0)
     a, b, w = rng.uniform(0.5, 2, 4), rng.normal(size=4), rng.normal(size=4)
-    oracle = Quadratic(torch.tensor(a), torch.tensor(b), steps=3)
+    oracle = Quadratic(torch.tensor(a), torch.tensor(b), [2], steps=3)
     rates = [0.1, 0.05]
-    _, got, _, _ = train(
-        job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64)), Proximal(mu=mu), oracle, momentum
-    )
+    got = train(job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64)), Proximal(mu=mu), oracle, momentum).w
     np.testing.assert_allclose(got, by_hand(a, b, w, rates, 3, mu, momentum), rtol=1e-12)
-    assert oracle.epochs == [0, 1]
+    assert oracle.seen == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_stack_trains_as_each_client_alone() -> None:
+def stack() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     a, b, start = (torch.rand(5, 4, dtype=torch.float64, generator=generator) for _ in range(3))
-    lr = torch.rand(5, 3, dtype=torch.float64, generator=generator)  # every client its own rates
-    _, stacked, _, _ = train(job(start, lr), Proximal(), Quadratic(a, b), momentum=0.5)
-    for i in range(5):
-        _, alone, _, _ = train(job(start[i], lr[i]), Proximal(), Quadratic(a[i], b[i]), momentum=0.5)
+    return a, b, start, torch.rand(5, 3, dtype=torch.float64, generator=generator)  # every client its own rates
+
+
+@pytest.mark.parametrize("epochs", [[3, 3, 3, 3, 3], [3, 3, 2, 1, 1], [3, 1, 1, 1, 1]])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_stack_trains_as_each_client_alone(epochs: list[int], momentum: float) -> None:
+    a, b, start, lr = stack()
+    stacked = train(job(start, lr, epochs), Proximal(), Quadratic(a, b, epochs), momentum).w
+    for i, own in enumerate(epochs):
+        alone = train(job(start[i], lr[i, :own]), Proximal(), Quadratic(a[i], b[i], [own]), momentum).w
         torch.testing.assert_close(stacked[i], alone, rtol=1e-12, atol=0)
+
+
+def test_who_is_done_leaves_the_stack_with_what_it_carried() -> None:
+    a, b, start, lr = stack()
+    epochs = [3, 2, 2, 1, 1]
+    given = job(start, lr, epochs, received={"shift": torch.ones(5, 4)})
+    outcome = train(given, Counting(), Quadratic(a, b, epochs, steps=2))
+    assert outcome.message["count"].flatten().tolist() == [6, 4, 4, 2, 2]
+    assert outcome.kept["jobs"].shape == (5, 1)
+
+
+def test_a_limit_ends_training_early() -> None:
+    a, b, start, lr = stack()
+    two = train(job(start, lr), Proximal(mu=0), Quadratic(a, b, [3] * 5), limit=2).w
+    torch.testing.assert_close(two, train(job(start, lr[:, :1]), Proximal(mu=0), Quadratic(a, b, [1] * 5)).w)
+
+
+def test_the_servers_vector_is_never_written_to() -> None:
+    a, b, start, lr = stack()
+    shared = start[0].expand(5, -1)
+    before = shared.clone()
+    train(job(shared, lr), Proximal(), Quadratic(a, b, [3] * 5), momentum=0.9)
+    assert torch.equal(shared, before)
 
 
 def test_every_hook_is_called_and_start_weights_stay() -> None:
     start = torch.tensor([1.0, 2.0])
-    oracle = Quadratic(torch.ones(2), torch.zeros(2), steps=2)
+    oracle = Quadratic(torch.ones(2), torch.zeros(2), [2], steps=2)
     given = job(
         start, torch.tensor([0.2, 0.2]), received={"shift": torch.tensor([1.0, 0.0])}, kept={"jobs": torch.ones(1)}
     )
-    begun, w, message, kept = train(given, Counting(), oracle)
-    torch.testing.assert_close(begun.lr, torch.tensor([0.1, 0.1]))
-    torch.testing.assert_close(w, torch.tensor([2.0, 2.0]) * 0.9**4)
-    assert message["count"].item() == 4
-    assert kept["jobs"].item() == 2
+    outcome = train(given, Counting(), oracle)
+    torch.testing.assert_close(outcome.job.lr, torch.tensor([0.1, 0.1]))
+    torch.testing.assert_close(outcome.w, torch.tensor([2.0, 2.0]) * 0.9**4)
+    assert outcome.message["count"].item() == 4
+    assert outcome.kept["jobs"].item() == 2
     assert start.tolist() == [1.0, 2.0]

@@ -1,6 +1,7 @@
 """Three rounds of FedAvg against a loop in plain PyTorch, in float64."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,16 @@ def by_hand(net: nn.Module, local: dict[str, float], server_lr: float) -> nn.Mod
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
-def test_three_rounds_of_fedavg(server_lr: float) -> None:
+@pytest.mark.parametrize(
+    "executor",
+    [
+        {"kind": "serial"},
+        {"kind": "serial", "channels_last": True},
+        {"kind": "processes", "stack": 0, "channels_last": False, "workers": 2},
+    ],
+    ids=["serial", "channels last", "processes"],
+)
+def test_three_rounds_of_fedavg(server_lr: float, executor: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net = Net()
     before = copy.deepcopy(net.state_dict())
@@ -79,6 +89,7 @@ def test_three_rounds_of_fedavg(server_lr: float) -> None:
         rounds=3,
         seed=SEED,
         dtype="float64",
+        executor=executor,
         local={"epochs": EPOCHS, "batch_size": BATCH, **local},
         algorithm={"name": "fedavg", "server_lr": server_lr},
     )

@@ -6,6 +6,7 @@ mean of its models.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,15 @@ SEED, CLIENTS, PER_ROUND, ROUNDS, EPOCHS, BATCH, LR = 5, 6, 3, 4, 2, 4, 0.1
 SIZES = [3, 9, 4, 12, 1, 7]
 
 
+def asked(job: Job) -> Tensor:
+    return job.kept.get("asked", torch.zeros_like(job.samples))
+
+
 class Ahead(ClientRule):
     look: float = 0.5
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        return replace(job, start=job.start + 0.01, lr=job.lr / (1 + job.kept.get("asked", torch.zeros(1))))
+        return replace(job, start=job.start + 0.01, lr=job.lr / (1 + asked(job)))
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         ahead = oracle.grad(w - self.look * job.lr[..., :1] * oracle.grad(w))
@@ -34,8 +39,7 @@ class Ahead(ClientRule):
         return ahead + 0.1 * job.received["momentum"]
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        asked = job.kept.get("asked", torch.zeros(1)) + 1
-        return {"sum": job.carry["sum"], "final": w}, {"asked": asked, "final": w}
+        return {"sum": job.carry["sum"], "final": w}, {"asked": asked(job) + 1, "final": w}
 
 
 class Remember(ServerRule):
@@ -90,7 +94,7 @@ def by_hand(weight: Tensor) -> tuple[Tensor, Tensor]:
             rate = LR / (1 + asked[client])
             mine, total, steps = w + 0.01, torch.zeros_like(w), 0
             for epoch in range(EPOCHS):
-                order = streams.permutation(streams.key(SEED, "batches", round_, client, epoch), len(y))
+                order = streams.permutations(streams.keys(SEED, "batches", round_, client, epoch), len(y))[0]
                 for part in torch.tensor(order).split(BATCH):
                     ahead = gradient(mine - 0.5 * rate * gradient(mine, x[part], y[part]), x[part], y[part])
                     total, steps = total + ahead, steps + 1
@@ -104,7 +108,18 @@ def by_hand(weight: Tensor) -> tuple[Tensor, Tensor]:
     return mean, w
 
 
-def test_every_hook_end_to_end(toy: str) -> None:
+@pytest.mark.parametrize(
+    "executor",
+    [
+        {"kind": "serial"},
+        {"kind": "vectorised", "stack": 1, "channels_last": False},
+        {"kind": "vectorised", "stack": 3, "channels_last": False},
+        {"kind": "processes", "stack": 0, "channels_last": False, "workers": 2},
+        {"kind": "processes", "stack": 2, "channels_last": False, "workers": 3},
+    ],
+    ids=lambda executor: f"{executor['kind']} {executor.get('stack', 0)}",
+)
+def test_every_hook_end_to_end(toy: str, executor: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net = nn.Linear(3, 2, bias=False)
     ends: list[RoundEnd] = []
@@ -115,6 +130,7 @@ def test_every_hook_end_to_end(toy: str) -> None:
             per_round=PER_ROUND,
             dtype="float64",
             algorithm=toy,
+            executor=executor,
             local={"epochs": EPOCHS, "batch_size": BATCH, "lr": LR},
         ),
         data=FederatedData.from_clients(clients(), test=clients()[3]),
@@ -132,8 +148,8 @@ def test_every_hook_end_to_end(toy: str) -> None:
     for arrival in (a for end in ends for a in end.arrivals):
         rates.setdefault(arrival.client, []).append(arrival.learning_rates[0])
     assert max(map(len, rates.values())) > 1
-    for asked in rates.values():
-        assert asked == pytest.approx([LR / (1 + n) for n in range(len(asked))])
+    for used in rates.values():
+        assert used == pytest.approx([LR / (1 + n) for n in range(len(used))])
 
 
 class Early(ClientRule):

@@ -1,8 +1,9 @@
 """What a federated method is: a client rule and a server rule, pure functions on flat vectors.
 
 Every vector may carry a leading client axis: `[D]` for one client, `[C, D]` for a stack. Numbers that belong
-to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both. What a rule is given
-is shared with others: it is read, never changed in place.
+to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both. Whatever a rule
+sends, keeps or carries has the leading axis too (`torch.zeros_like(job.samples)`, not `torch.zeros(1)`). What a rule is
+given is shared with others: it is read, never changed in place.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from fedkeel.params import Layout
@@ -23,7 +23,7 @@ Message = Mapping[str, Tensor]
 
 def nbytes(message: Message) -> int:
     """What a message weighs on the wire."""
-    return sum(t.numel() * t.element_size() for t in message.values())
+    return sum(t.numel() * t.element_size() for t in message.values()) if message else 0
 
 
 class Oracle(Protocol):
@@ -38,11 +38,14 @@ class Oracle(Protocol):
 class Job:
     """What a client, or a stack of clients, was asked to do."""
 
-    round: int
+    round: Tensor
+    """[..., 1], the round in which the server dispatched it."""
     start: Tensor
     """[..., D], the global model as it was sent."""
+    epochs: Tensor
+    """[..., 1], local epochs to train."""
     lr: Tensor
-    """[..., epochs], the learning rate of each local epoch."""
+    """[..., E], the learning rate of each local epoch; E is the most epochs of any client in the stack."""
     samples: Tensor
     """[..., 1], the size of the client's training data."""
     received: Message
@@ -52,10 +55,22 @@ class Job:
     carry: dict[str, Tensor] = field(default_factory=dict)
     """Scratch that a rule carries from step to step."""
 
-    @property
-    def epochs(self) -> int:
-        """Local epochs to train."""
-        return self.lr.shape[-1]
+    def first(self, count: int) -> Job:
+        """The first so many clients of a stack, as views."""
+        return Job(
+            round=self.round[:count],
+            start=self.start[:count],
+            epochs=self.epochs[:count],
+            lr=self.lr[:count],
+            samples=self.samples[:count],
+            received=_first(self.received, count),
+            kept=_first(self.kept, count),
+            carry=_first(self.carry, count),
+        )
+
+
+def _first(message: Message, count: int) -> dict[str, Tensor]:
+    return {name: tensor[:count] for name, tensor in message.items()}
 
 
 class ClientRule(Section):
@@ -126,8 +141,3 @@ class ServerRule(Section):
     def evaluated(self, state: ServerState) -> Tensor:
         """The weights that are tested and handed to the user."""
         return state.w
-
-
-def stack(messages: list[Message]) -> dict[str, Tensor]:
-    """Messages of equal shape from m clients as one, with a leading axis m."""
-    return {name: torch.stack([m[name] for m in messages]) for name in messages[0]} if messages else {}

@@ -128,26 +128,31 @@ class FederatedData:
         shape = tuple(self.train.x.shape[1:])
         return (shape[0], self.resize, self.resize) if self.resize else shape
 
-    def to(self, dtype: torch.dtype) -> FederatedData:
-        """The same with samples of that dtype, unless they are token ids."""
-        if not self.train.x.is_floating_point():
-            return self
+    def to(self, dtype: torch.dtype, device: str = "cpu") -> FederatedData:
+        """The same on that device, with samples of that dtype, unless they are token ids."""
+        kind = dtype if self.train.x.is_floating_point() else self.train.x.dtype
         return replace(
             self,
-            train=Examples(self.train.x.to(dtype), self.train.y),
-            test=Examples(self.test.x.to(dtype), self.test.y),
+            train=Examples(self.train.x.to(device, kind), self.train.y.to(device)),
+            test=Examples(self.test.x.to(device, kind), self.test.y.to(device)),
         )
 
     def client(self, client: int) -> Tensor:
         """The numbers of a client's training samples."""
         return torch.from_numpy(self.assignment[client])
 
-    def train_batch(self, samples: Tensor, augment: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """These training samples, resized where the data asks for it; augmented with the draws of `augment`."""
-        x = self.train.x[samples]
+    def train_batch(self, samples: Tensor, augment: Sequence[torch.Generator] | None = None) -> tuple[Tensor, Tensor]:
+        """Training samples by number [..., b], resized where the data asks for it.
+
+        With `augment`, there is one generator for each of the mini-batches that the leading axes of `samples` hold.
+        """
+        flat = samples.flatten().to(self.train.x.device)
+        x = self.train.x.index_select(0, flat)
         if augment is not None:
-            x = random_crop_flip(x, augment)
-        return (resize(x, self.resize) if self.resize else x), self.train.y[samples]
+            parts = torch.split(x, samples.shape[-1])
+            x = torch.cat([random_crop_flip(part, draw) for part, draw in zip(parts, augment, strict=True)])
+        x = resize(x, self.resize) if self.resize else x
+        return x.view(*samples.shape, *x.shape[1:]), self.train.y.index_select(0, flat).view(samples.shape)
 
     def test_batch(self, samples: Tensor | slice) -> tuple[Tensor, Tensor]:
         """These test samples."""
@@ -156,7 +161,7 @@ class FederatedData:
 
     @cached_property
     def _test_by_class(self) -> list[NDArray[np.int64]]:
-        labels = self.test.y.numpy()
+        labels = self.test.y.cpu().numpy()
         return [np.flatnonzero(labels == c) for c in range(self.classes)]
 
     def test_share(self, client: int, seed: int) -> Tensor:
@@ -165,7 +170,7 @@ class FederatedData:
         As large, against the whole test set, as the client's data against all training data, but at least one
         sample of every class it holds. Shares of different clients may overlap.
         """
-        held = np.bincount(self.train.y[self.client(client)].numpy(), minlength=self.classes)
+        held = np.bincount(self.train.y[self.client(client)].cpu().numpy(), minlength=self.classes)
         wanted = np.rint(held * (len(self.test.y) / len(self.train.y))).astype(int)
         wanted = np.where(held > 0, np.maximum(wanted, 1), 0)
         rng = streams.generator(seed, "test share", client)
@@ -177,7 +182,7 @@ class FederatedData:
 
     def label_counts(self) -> NDArray[np.int64]:
         """[clients, classes], training samples."""
-        return label_counts(self.train.y.numpy(), self.assignment, self.classes)
+        return label_counts(self.train.y.cpu().numpy(), self.assignment, self.classes)
 
 
 class _Dealt(Section):

@@ -8,10 +8,13 @@ from torch.nn import functional
 
 
 def random_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Crops every image at a random place of its zero-padded self, and mirrors it with probability 1/2."""
-    top, left = torch.randint(0, 2 * padding + 1, (2, len(x)), generator=generator, device=generator.device)
-    mirrored = torch.randint(0, 2, (len(x),), generator=generator, device=generator.device) == 1
-    return crop_flip(x, top.to(x.device), left.to(x.device), mirrored.to(x.device), padding)
+    """Crops every image at a random place of its zero-padded self, and mirrors it with probability 1/2.
+
+    One draw an image: the first images of a longer batch are treated as they would be without the rest.
+    """
+    side = 2 * padding + 1
+    drawn = torch.randint(0, side * side * 2, (len(x),), generator=generator, device=generator.device).to(x.device)
+    return crop_flip(x, drawn // (2 * side), drawn // 2 % side, drawn % 2 == 1, padding)
 
 
 def crop_flip(x: Tensor, top: Tensor, left: Tensor, mirrored: Tensor, padding: int = 4) -> Tensor:

@@ -7,6 +7,8 @@ the rule's direction, momentum, update.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -15,32 +17,66 @@ from torch import Tensor
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
 
 
-class TrainingOracle(Oracle, Protocol):
-    """An oracle that the loop can walk through a client's mini-batches."""
+@dataclass(frozen=True)
+class Step:
+    """What the loop must know of the mini-batch that is current."""
 
-    def batches(self, epoch: int) -> Iterator[None]:
-        """Make one mini-batch of the epoch after the other current."""
+    epochs: int | Tensor
+    """The epoch, or that of each client [k]."""
+    active: int | None = None
+    """Of a stack, the first so many clients have a mini-batch; the others are done."""
+
+
+class TrainingOracle(Oracle, Protocol):
+    """An oracle that the loop can walk through mini-batches."""
+
+    def steps(self) -> Iterator[Step]:
+        """Make one mini-batch after the other current, until the last client has finished its last epoch."""
         ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training came to; for a stack every tensor has the leading client axis."""
+
+    job: Job
+    """As the rule began it."""
+    w: Tensor
+    message: Message
+    kept: Message
 
 
 @torch.no_grad()
 def train(
-    job: Job, rule: ClientRule, oracle: TrainingOracle, momentum: float = 0.0
-) -> tuple[Job, Tensor, Message, Message]:
-    """Train a client (or a stack): (the job as the rule began it, final weights, message, what is kept).
+    job: Job, rule: ClientRule, oracle: TrainingOracle, momentum: float = 0.0, limit: int | None = None
+) -> Outcome:
+    """Train a client, or a stack of them, for all steps or for `limit`.
 
-    Momentum is PyTorch's (v <- m v + d, started at d) and begins anew with every job.
+    Clients that are done leave the stack: rules and oracle see only those still at work. Momentum is PyTorch's
+    (v <- m v + d, started at d) and begins anew with every job.
     """
-    job = rule.begin(job, oracle)
-    w = job.start.clone()
+    begun = job = rule.begin(job, oracle)
+    w = job.start
     velocity: Tensor | None = None
-    for epoch in range(job.epochs):
-        rate = job.lr[..., epoch, None]
-        for _ in oracle.batches(epoch):
-            direction = rule.step(job, w, oracle)
-            if momentum:
-                velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
-                direction = velocity
-            w.sub_(rate * direction)
-    message, kept = rule.end(job, w, oracle)
-    return job, w, message, kept
+    done: list[dict[str, Tensor]] = []
+    for number, step in enumerate(islice(oracle.steps(), limit)):
+        if step.active is not None and step.active < len(job.start):
+            done.append({name: tensor[step.active :] for name, tensor in job.carry.items()})
+            job = job.first(step.active)
+            velocity = velocity if velocity is None else velocity[: step.active]
+        active = w if step.active is None else w[: step.active]
+        direction = rule.step(job, active, oracle)
+        if momentum:
+            velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
+            direction = velocity
+        if number:
+            active.addcmul_(_rate(job.lr, step.epochs), direction, value=-1)
+        else:  # the first step leaves the server's vector alone and makes the loop's own
+            w = torch.addcmul(w, _rate(job.lr, step.epochs), direction, value=-1)
+    carry = {name: torch.cat([part[name] for part in (job.carry, *reversed(done))]) for name in job.carry}
+    begun = replace(begun, carry=carry if done else job.carry)
+    return Outcome(begun, w, *rule.end(begun, w, oracle))
+
+
+def _rate(lr: Tensor, epochs: int | Tensor) -> Tensor:
+    return lr[..., epochs, None] if isinstance(epochs, int) else lr.gather(-1, epochs[:, None])

@@ -1,57 +1,93 @@
-"""Gradients of one client's mini-batches by PyTorch's autograd, one client at a time."""
+"""What clients' mini-batches say about weights: of one client by autograd, or of a whole stack at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedkeel import streams
-from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
+from fedkeel.local.batches import Batch, Batches
+from fedkeel.local.loop import Step
 from fedkeel.params import FlatModel
 
 
-class ClientOracle:
-    """One client's data and one flat model; every draw comes from streams named by (seed, round, client, epoch).
+class _Oracle:
+    """The current mini-batch, the losses seen so far, and what becomes of a raw gradient."""
 
-    `steps` counts the mini-batches seen in training.
-    """
+    def __init__(self, batches: Batches, local: LocalSettings) -> None:
+        self._batches = batches
+        self._local = local
+        self._batch: Batch | None = None
+        self._fresh = False
+        self._losses: list[Tensor] = []
+        self._sizes: list[NDArray[np.int64]] = []
+
+    def steps(self) -> Iterator[Step]:
+        """Make one mini-batch after the other current."""
+        for batch in self._batches:
+            self._batch, self._fresh = batch, True
+            yield self._step(batch)
+        self._batch = None
+
+    def _step(self, batch: Batch) -> Step:
+        raise NotImplementedError
+
+    def _current(self) -> Batch:
+        if self._batch is None:
+            raise FedkeelError("oracle.grad was asked for outside of a step, where no mini-batch is current")
+        return self._batch
+
+    def _count(self, loss: Tensor) -> None:
+        """The first gradient of a step is the one whose loss counts: [k]."""
+        if self._fresh:
+            self._fresh = False
+            self._losses.append(loss)
+            self._sizes.append(self._current().sizes)
+
+    def _finish(self, g: Tensor, w: Tensor) -> Tensor:
+        """Clipped, then decayed."""
+        if self._local.clip_norm is not None:
+            g = g * (self._local.clip_norm / (g.norm(dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
+        if self._local.weight_decay:
+            g = g.add_(w, alpha=self._local.weight_decay)
+        return g
+
+    @property
+    def loss(self) -> NDArray[np.float64]:
+        """[C], mean loss over the samples seen in training, each at the time it was seen."""
+        total = np.zeros(len(self._batches.steps))
+        seen = np.zeros(len(self._batches.steps))
+        for loss, sizes in zip(self._losses, self._sizes, strict=True):
+            total[: len(sizes)] += loss.double().cpu().numpy() * sizes
+            seen[: len(sizes)] += sizes
+        if not seen.all():
+            raise FedkeelError("the client rule asked for no gradient in a whole job, so there is no training loss")
+        return total / seen
+
+
+class ClientOracle(_Oracle):
+    """One client and one flat model, by autograd; dropout draws from streams named by (seed, round, client, epoch)."""
 
     def __init__(
-        self, model: FlatModel, data: FederatedData, local: LocalSettings, seed: int, round: int, client: int
+        self, model: FlatModel, batches: Batches, local: LocalSettings, seed: int, round: int, client: int
     ) -> None:
+        super().__init__(batches, local)
         self._model = model
-        self._data = data
-        self._local = local
-        self._where = (seed, round, client)
-        self._indices = data.client(client)
-        self._batch: tuple[Tensor, Tensor] | None = None
-        self._losses: list[Tensor] = []
-        self._sizes: list[int] = []
-        self._fresh = False
+        self._where = (seed, "dropout", round, client)
         self._dropout = 0
-        self.steps = 0
 
-    def batches(self, epoch: int) -> Iterator[None]:
-        """Shuffle the client's samples and make one mini-batch after the other current; the last may be smaller."""
-        seed, round_, client = self._where
-        order = streams.permutation(streams.key(seed, "batches", round_, client, epoch), len(self._indices))
-        dropout = streams.key(seed, "dropout", round_, client, epoch) >> 1
-        augment = None
-        if self._data.augment:
-            augment = torch.Generator().manual_seed(streams.key(seed, "augment", round_, client, epoch) >> 1)
-        size = len(order) if self._local.batch_size == "full" else self._local.batch_size
-        for step, chosen in enumerate(torch.split(self._indices[torch.from_numpy(order)], size)):
-            self._batch = self._data.train_batch(chosen, augment)
-            self._dropout = dropout ^ step
-            self._fresh = True
-            self.steps += 1
-            yield
-        self._batch = None
+    def _step(self, batch: Batch) -> Step:
+        epoch = int(batch.epochs[0])
+        self._dropout = (streams.key(*self._where, epoch) >> 1) ^ int(batch.places[0])
+        return Step(epoch)
 
     def grad(self, w: Tensor) -> Tensor:
         """Gradient [D] of the current mini-batch's mean loss at `w`, clipped, plus weight decay.
@@ -59,33 +95,53 @@ class ClientOracle:
         Several gradients in one step see the same dropout masks; the first is the step's loss, and it alone moves
         batch-norm statistics.
         """
-        if self._batch is None:
-            raise FedkeelError("oracle.grad was asked for outside of a step, where no mini-batch is current")
+        batch = self._current()
         kept = None if self._fresh else self._model.buffers
-        # Dropout inside a module can only draw from torch's global generator, which the executor restores.
-        torch.default_generator.manual_seed(self._dropout)
+        # Dropout inside a module can only draw from torch's global generators, which the executor restores.
+        torch.manual_seed(self._dropout)
         self._model.load(w)
-        x, y = self._batch
         with torch.enable_grad():
-            loss = cross_entropy(self._model.module(x), y)
+            loss = cross_entropy(self._model.forward(batch.x[0]), batch.y[0])
             parts = torch.autograd.grad(loss, self._model.parameters, materialize_grads=True)
-        if kept is None:
-            self._fresh = False
-            self._losses.append(loss.detach())
-            self._sizes.append(len(y))
-        else:
+        self._count(loss.detach()[None])
+        if kept is not None:
             self._model.load(w, kept)
-        g = torch.cat([p.reshape(-1) for p in parts])
-        if self._local.clip_norm is not None:
-            g = g * (self._local.clip_norm / (g.norm() + 1e-6)).clamp(max=1.0)
-        if self._local.weight_decay:
-            g = g.add_(w, alpha=self._local.weight_decay)
-        return g
+        return self._finish(torch.cat([p.reshape(-1) for p in parts]), w)
 
-    @property
-    def loss(self) -> float:
-        """Mean loss over the samples seen in training, each at the time it was seen."""
-        if not self._losses:
-            raise FedkeelError("the client rule asked for no gradient in a whole job, so there is no training loss")
-        sizes = torch.tensor(self._sizes, dtype=torch.float64)
-        return float(torch.stack(self._losses).double() @ sizes / sizes.sum())
+
+class Gradient(Protocol):
+    """Gradients of many clients at once."""
+
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(Loss [k], gradient [k, D]) at `w` [k, D] of mini-batches x [k, b, ...] and y [k, b].
+
+        The loss is the sum over the samples times their `weights` [k, b], or their mean.
+        """
+        ...
+
+
+class StackOracle(_Oracle):
+    """A stack of clients, all at once, for models without chance or memory in their forward pass."""
+
+    def __init__(self, gradient: Gradient, batches: Batches, local: LocalSettings) -> None:
+        super().__init__(batches, local)
+        self._gradient = gradient
+        self._weights: Tensor | None = None
+
+    def _step(self, batch: Batch) -> Step:
+        self._weights = None
+        if batch.ragged:
+            sizes = torch.from_numpy(batch.sizes).to(batch.x.device)[:, None]
+            real = torch.arange(batch.y.shape[1], device=batch.x.device) < sizes
+            self._weights = torch.where(real, 1 / sizes.double(), 0.0)
+        epochs = batch.epochs
+        same = bool((epochs == epochs[0]).all())
+        return Step(int(epochs[0]) if same else torch.from_numpy(epochs).to(batch.x.device), len(epochs))
+
+    def grad(self, w: Tensor) -> Tensor:
+        """Gradients [k, D] of the current mini-batches' mean losses at `w` [k, D], clipped, plus weight decay."""
+        batch = self._current()
+        weights = None if self._weights is None else self._weights.to(w.dtype)
+        loss, g = self._gradient(w, batch.x, batch.y, weights)
+        self._count(loss)
+        return self._finish(g, w)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedkeel.algorithms.rules import Message
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Order:
     """A job as the server dispatches it to one client: everything that training needs, nothing of the clock."""
 
@@ -19,6 +20,7 @@ class Order:
     """Its number in the run, from 1."""
     client: int
     round: int
+    epochs: int
     start: Tensor
     buffers: Tensor
     lr: Tensor
@@ -27,21 +29,67 @@ class Order:
     kept: Message
 
 
-@dataclass(frozen=True)
-class Update:
-    """What one client made of its order."""
+Columns = dict[str, Tensor]
+"""Named tensors with one row an order: see `Trained`; messages are called `message/...`, kept state `kept/...`."""
 
-    order: Order
-    w: Tensor
-    buffers: Tensor
-    message: Message
-    kept: Message
-    lr: list[float]
-    """The learning rate really used in each epoch."""
-    samples: int
-    steps: int
-    loss: float
-    """Mean loss of the mini-batches, weighted by their sizes, while training."""
+
+@dataclass(frozen=True)
+class Trained:
+    """What m orders came to: every tensor has a leading axis m."""
+
+    columns: Columns
+
+    @property
+    def w(self) -> Tensor:
+        """[m, D], the trained weights."""
+        return self.columns["w"]
+
+    @property
+    def buffers(self) -> Tensor:
+        """[m, B]"""
+        return self.columns["buffers"]
+
+    @property
+    def lr(self) -> Tensor:
+        """[m, E], the learning rates really used; those behind a client's last epoch say nothing."""
+        return self.columns["lr"]
+
+    @property
+    def steps(self) -> Tensor:
+        """[m], mini-batches seen."""
+        return self.columns["steps"]
+
+    @property
+    def loss(self) -> Tensor:
+        """[m], float64: mean loss of the mini-batches, weighted by their sizes, while training."""
+        return self.columns["loss"]
+
+    @property
+    def finite(self) -> Tensor:
+        """[m], whether weights and loss are finite."""
+        return self.columns["finite"]
+
+    @property
+    def messages(self) -> Message:
+        """What goes up beside the weights."""
+        return _below("message/", self.columns)
+
+    @property
+    def kept(self) -> Message:
+        """What the clients keep."""
+        return _below("kept/", self.columns)
+
+
+def _below(prefix: str, columns: Columns) -> Message:
+    return {name.removeprefix(prefix): tensor for name, tensor in columns.items() if name.startswith(prefix)}
+
+
+def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
+    """Single rows of several results as one; no copy where they are one whole result already."""
+    whole = parts[0][0]
+    if len(parts) == len(whole.w) and all(part is whole and row == i for i, (part, row) in enumerate(parts)):
+        return whole
+    return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
 
 
 @dataclass(frozen=True)
@@ -55,10 +103,14 @@ class Score:
 class Executor(Protocol):
     """Trains clients and tests models; which executor runs never changes what is drawn."""
 
-    def train(self, orders: Sequence[Order]) -> list[Update]:
-        """The updates of these orders, in their order."""
+    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+        """What became of these orders, in their order; with `limit`, after so many steps."""
         ...
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
         """Test `w` on the test set, or on those samples of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything that outlives a call; what is asked afterwards starts anew."""
         ...

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,7 +15,10 @@ from torch import Tensor
 
 from fedkeel.errors import InputError
 from fedkeel.experiment import Experiment
-from fedkeel.runtime.progress import RoundEnd
+from fedkeel.runtime.progress import Arrival, RoundEnd
+
+_ARRIVAL = [field.name for field in fields(Arrival)]
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class TakenError(InputError):
@@ -50,7 +54,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def add(self, end: RoundEnd) -> None:
         """Write down one round."""
-        self._clients.writelines(_line(vars(a)) for a in end.arrivals)
+        self._clients.writelines(_line({name: getattr(a, name) for name in _ARRIVAL}) for a in end.arrivals)
         self._clients.flush()
         if end.evaluation is not None:
             self._history.write(_line(vars(end.evaluation)))
@@ -89,4 +93,4 @@ def _taken(path: Path) -> TakenError:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, allow_nan=False) + "\n"
+    return _encode(row) + "\n"

@@ -25,7 +25,7 @@ class Evaluation:
     """Uploads aggregated."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Arrival:
     """One row of `clients.jsonl`."""
 
@@ -54,6 +54,8 @@ class RoundEnd:
 
     round: int
     virtual_seconds: float
+    seconds: float
+    """Real ones: dispatch, local training and aggregation, without evaluation."""
     train_loss: float
     arrivals: list[Arrival]
     evaluation: Evaluation | None

@@ -8,16 +8,17 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel import streams
-from fedkeel.algorithms.rules import Message, Updates, nbytes, stack
+from fedkeel.algorithms.rules import Message, Updates, nbytes
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import DivergenceError
 from fedkeel.experiment import Experiment
 from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
-from fedkeel.local.orders import Executor, Order, Update
+from fedkeel.local.orders import Executor, Order, Trained, gather
 from fedkeel.params import FlatModel
 from fedkeel.runtime.progress import Arrival, Evaluation, RoundEnd
 
@@ -31,7 +32,7 @@ class _Begin:
     round: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Flight:
     """A job on its way: the order and what the clock knows of it."""
 
@@ -48,7 +49,9 @@ class Simulation:
     one stack; the virtual timeline never depends on the executor.
     """
 
-    def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> None:
+    def __init__(
+        self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor | None = None
+    ) -> None:
         self.experiment = experiment
         self.data = data
         self.layout = model.layout
@@ -59,14 +62,17 @@ class Simulation:
         self.version = 0
         self.queue: EventQueue[_Begin | _Flight] = EventQueue()
         self.bytes_up = self.bytes_down = self.updates = self.samples_trained = 0
-        self.training_seconds = 0.0
+        self.round_seconds: list[float] = []
+        """Of each round: dispatch, local training and aggregation, without evaluation."""
         self._eligible = np.flatnonzero(data.sizes)
+        self._model_bytes = nbytes({"w": self.state.w}) + model.layout.buffer_bytes
         self.fleet = Fleet(experiment.fleet, float(data.sizes[self._eligible].mean()) * experiment.local.epochs)
         self._jobs = 0
         self._kept: dict[int, Message] = {}
         self._pending: list[Order] = []
-        self._results: dict[int, Update] = {}
+        self._results: dict[int, tuple[Trained, int]] = {}
         self._waiting = 0
+        self._begun = 0.0
         self._arrived: list[tuple[_Flight, float]] = []
 
     def rounds(self) -> Iterator[RoundEnd]:
@@ -93,108 +99,145 @@ class Simulation:
         reached = target is not None and end.evaluation is not None and end.evaluation.accuracy >= target
         return self.experiment.stop_at_target and reached
 
+    def first_orders(self) -> list[Order]:
+        """What the first round will dispatch, for an executor to look at beforehand; this simulation is spent."""
+        self._begin(1)
+        return self._pending
+
     def _begin(self, round: int) -> None:
+        self._begun = perf_counter()
         rng = streams.generator(self.experiment.seed, "sampling", round)
         count = min(self.experiment.participants, len(self._eligible))
         chosen = np.sort(rng.choice(self._eligible, count, replace=False))
+        local = self.experiment.local
+        lr = torch.full(
+            (local.epochs,),
+            local.lr * local.lr_decay ** (round - 1),
+            dtype=self.state.w.dtype,
+            device=self.state.w.device,
+        )
+        seconds = self.fleet.job_seconds(self.data.sizes[chosen] * local.epochs)
         self._waiting = count
         self._arrived = []
-        for client in chosen.tolist():
-            self._dispatch(client, round)
+        for client, lasts in zip(chosen.tolist(), seconds.tolist(), strict=True):
+            self._dispatch(client, round, lr, lasts)
 
-    def _dispatch(self, client: int, round: int) -> None:
-        local = self.experiment.local
+    def _dispatch(self, client: int, round: int, lr: Tensor, seconds: float) -> None:
         received = self.rule.send(self.state, client)
         self._jobs += 1
         order = Order(
             job=self._jobs,
             client=client,
             round=round,
+            epochs=self.experiment.local.epochs,
             start=self.state.w,
             buffers=self.buffers,
-            lr=torch.full((local.epochs,), local.lr * local.lr_decay ** (round - 1), dtype=self.state.w.dtype),
+            lr=lr,
             received=received,
             kept=self._kept.get(client, {}),
         )
-        down = self._model_bytes(order.start) + nbytes(received)
+        down = self._model_bytes + nbytes(received)
         self.bytes_down += down
-        seconds = self.fleet.job_seconds(int(self.data.sizes[client]) * local.epochs)
         flight = _Flight(order, self.version, self.queue.now, down)
         self.queue.schedule(self.queue.now + seconds, (ARRIVES, client), flight)
         self._pending.append(order)
 
-    def _model_bytes(self, w: Tensor) -> int:
-        """What a model weighs on the wire, buffers included."""
-        return nbytes({"w": w}) + self.layout.buffer_bytes
-
-    def _collect(self, order: Order) -> Update:
-        """An order's result; computes all pending ones if it is not there yet."""
-        if order.job not in self._results:
-            self._results.update({u.order.job: u for u in self.executor.train(self._pending)})
+    def _collect(self, orders: list[Order]) -> Trained:
+        """The results of orders; computes all pending ones if they are not there yet."""
+        if any(order.job not in self._results for order in orders):
+            assert self.executor is not None
+            trained = self.executor.train(self._pending)
+            self._results.update({order.job: (trained, row) for row, order in enumerate(self._pending)})
             self._pending = []
-        update = self._results.pop(order.job)
-        _refuse_divergence(update)
-        if update.kept:
-            self._kept[order.client] = update.kept
-        else:
-            self._kept.pop(order.client, None)
-        return update
+        trained = gather([self._results.pop(order.job) for order in orders])
+        _refuse_divergence(orders, trained)
+        self._keep(orders, trained)
+        return trained
+
+    def _keep(self, orders: list[Order], trained: Trained) -> None:
+        """Each client's state in memory of its own, so that it does not hold on to a whole round's."""
+        kept = trained.kept
+        for row, order in enumerate(orders):
+            if kept:
+                self._kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
+            else:
+                self._kept.pop(order.client, None)
 
     def _end_round(self, round: int, started: float) -> RoundEnd:
-        begun = perf_counter()
-        flights = sorted(self._arrived, key=lambda item: item[0].order.job)
-        updates = [self._collect(flight.order) for flight, _ in flights]
-        weights = self._aggregate(updates)
-        self.training_seconds += perf_counter() - begun
-        arrivals = [
-            self._arrival(flight, time, update, weight)
-            for (flight, time), update, weight in zip(flights, updates, weights, strict=True)
-        ]
-        self.bytes_up += sum(a.bytes_up for a in arrivals)
-        self.updates += len(updates)
-        seen = [u.samples * len(u.lr) for u in updates]
-        self.samples_trained += sum(seen)
-        train_loss = float(np.average([u.loss for u in updates], weights=seen))
+        self._arrived.sort(key=lambda item: item[0].order.job)
+        orders = [flight.order for flight, _ in self._arrived]
+        trained = self._collect(orders)
+        samples = self.data.sizes[[order.client for order in orders]]
+        weights = self._aggregate(orders, samples, trained)
+        self.round_seconds.append(perf_counter() - self._begun)
+        up = self._model_bytes + nbytes(trained.messages) // len(orders)
+        arrivals = self._arrivals(samples.tolist(), trained, weights, up)
+        self.bytes_up += up * len(orders)
+        self.updates += len(orders)
+        seen = samples * [order.epochs for order in orders]
+        self.samples_trained += int(seen.sum())
+        train_loss = float(np.average(trained.loss.numpy(), weights=seen))
         self.version += 1
-        return RoundEnd(round, self.queue.now, train_loss, arrivals, self._evaluate(round, train_loss, started))
-
-    def _aggregate(self, updates: list[Update]) -> list[float]:
-        starts = [u.order.start for u in updates]
-        common = all(start is starts[0] for start in starts)
-        stacked = Updates(
-            w=torch.stack([u.w for u in updates]),
-            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
-            samples=torch.tensor([[u.samples] for u in updates]),
-            steps=torch.tensor([[u.steps] for u in updates]),
-            messages=stack([u.message for u in updates]),
+        return RoundEnd(
+            round=round,
+            virtual_seconds=self.queue.now,
+            seconds=self.round_seconds[-1],
+            train_loss=train_loss,
+            arrivals=arrivals,
+            evaluation=self._evaluate(round, train_loss, started),
         )
-        self.state, weights = self.rule.aggregate(self.state, stacked)
+
+    def _aggregate(self, orders: list[Order], samples: NDArray[np.int64], trained: Trained) -> list[float]:
+        starts = [order.start for order in orders]
+        common = all(start is starts[0] for start in starts)
+        updates = Updates(
+            w=trained.w,
+            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
+            samples=torch.from_numpy(samples[:, None]).to(trained.w.device),
+            steps=trained.steps[:, None].to(trained.w.device),
+            messages=trained.messages,
+        )
+        self.state, weights = self.rule.aggregate(self.state, updates)
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
-        samples = stacked.samples[:, 0].double()
-        self.buffers = samples / samples.sum() @ torch.stack([u.buffers for u in updates])
+        if self.layout.buffers:
+            shares = updates.samples[:, 0].double()
+            self.buffers = shares / shares.sum() @ trained.buffers
         return list(weights.tolist())
 
-    def _arrival(self, flight: _Flight, time: float, update: Update, weight: float) -> Arrival:
-        return Arrival(
-            client=flight.order.client,
-            round=flight.order.round,
-            start_version=flight.version,
-            staleness=self.version - flight.version,
-            epochs=len(update.lr),
-            steps=update.steps,
-            samples=update.samples,
-            learning_rates=update.lr,
-            weight=weight,
-            train_loss=update.loss,
-            bytes_up=self._model_bytes(update.w) + nbytes(update.message),
-            bytes_down=flight.bytes_down,
-            dispatched=flight.dispatched,
-            arrived=time,
+    def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: int) -> list[Arrival]:
+        rows = zip(
+            self._arrived,
+            samples,
+            weights,
+            _readable(trained.lr),
+            trained.steps.tolist(),
+            trained.loss.tolist(),
+            strict=True,
         )
+        return [
+            Arrival(
+                client=flight.order.client,
+                round=flight.order.round,
+                start_version=flight.version,
+                staleness=self.version - flight.version,
+                epochs=flight.order.epochs,
+                steps=steps,
+                samples=size,
+                learning_rates=rates[: flight.order.epochs],
+                weight=weight,
+                train_loss=loss,
+                bytes_up=bytes_up,
+                bytes_down=flight.bytes_down,
+                dispatched=flight.dispatched,
+                arrived=time,
+            )
+            for (flight, time), size, weight, rates, steps, loss in rows
+        ]
 
     def _evaluate(self, round: int, train_loss: float, started: float) -> Evaluation | None:
         if round % self.experiment.evaluate_every and round != self.experiment.rounds:
             return None
+        assert self.executor is not None
         score = self.executor.evaluate(self.evaluated, self.buffers)
         if not np.isfinite(score.loss):
             raise DivergenceError(
@@ -220,11 +263,22 @@ class Simulation:
         return self.rule.evaluated(self.state)
 
 
-def _refuse_divergence(update: Update) -> None:
-    if np.isfinite(update.loss) and bool(torch.isfinite(update.w).all()):
-        return
-    order = update.order
-    raise DivergenceError(
-        f"training diverged in round {order.round} on client {order.client}: its loss is {update.loss} at learning "
-        f"rate {update.lr[0]:g}; try a smaller local.lr, or local.clip_norm"
-    )
+def _readable(lr: Tensor) -> list[list[float]]:
+    """Rates as they were written: 0.05, not 0.05000000074505806."""
+    known: dict[bytes, list[float]] = {}
+    rows = []
+    for row in lr.cpu().numpy():
+        if (key := row.tobytes()) not in known:
+            known[key] = [float(str(rate)) for rate in row]
+        rows.append(known[key])
+    return rows
+
+
+def _refuse_divergence(orders: list[Order], trained: Trained) -> None:
+    for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
+        order = orders[row]
+        raise DivergenceError(
+            f"training diverged in round {order.round} on client {order.client}: its loss is "
+            f"{float(trained.loss[row])} at learning rate {float(trained.lr[row, 0]):g}; "
+            "try a smaller local.lr, or local.clip_norm"
+        )

@@ -1,0 +1,64 @@
+"""From settings that leave nothing open to an executor."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedkeel.algorithms.rules import ClientRule
+from fedkeel.data.federated import FederatedData
+from fedkeel.experiment import ExecutorSettings, LocalSettings
+from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.gradients.dense import DenseGradient
+from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.local.inprocess import InProcess
+from fedkeel.local.oracle import Gradient
+from fedkeel.local.orders import Executor
+from fedkeel.local.processes import Processes
+from fedkeel.local.trainers import OneByOne, Stacked, Trainer
+from fedkeel.params import Layout
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Everything that training needs beside the orders; makes trainers and executors of every kind."""
+
+    module: nn.Module
+    data: FederatedData
+    rule: ClientRule
+    local: LocalSettings
+    seed: int
+
+    def trainer(self, settings: ExecutorSettings) -> Trainer:
+        """For these settings, in this process."""
+        if settings.stack:
+            return Stacked(self.gradient(), self.data, self.rule, self.local, self.seed)
+        return OneByOne(self.module, self.data, self.rule, self.local, self.seed, bool(settings.channels_last))
+
+    def gradient(self) -> Gradient:
+        """The fastest for a stack of such models."""
+        layout = Layout.of(self.module)
+        return DenseGradient.of(self.module, layout) or VmappedGradient(copy.deepcopy(self.module).train(), layout)
+
+    def executor(self, settings: ExecutorSettings) -> Executor:
+        """For these settings; processes start when they are first needed."""
+        trainer = self.trainer(settings)
+        evaluator = Evaluator(self.module, self.data, bool(settings.channels_last))
+        common = trainer, evaluator, self.data, self.local, settings.stack or None
+        if settings.kind == "processes":
+            return Processes(*common, workers=settings.workers or cores())
+        return InProcess(*common)
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether worker processes can be had: they need Linux's nameless shared memory and its death signal."""
+    return sys.platform == "linux"

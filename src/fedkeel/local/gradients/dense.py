@@ -1,0 +1,130 @@
+"""Closed-form gradients of fully connected ReLU networks, for a whole stack of clients at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from fedkeel.params import Layout
+
+_RELU: set[Any] = {functional.relu, torch.relu, "relu"}
+_FLATTEN: set[Any] = {torch.flatten, "flatten"}
+_RESHAPE: set[Any] = {"view", "reshape", torch.reshape}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer, by the names of its parameters, and whether a ReLU follows."""
+
+    weight: str
+    bias: str | None
+    relu: bool
+
+
+class DenseGradient:
+    """Softmax cross-entropy behind linear layers and ReLUs; matches autograd to rounding."""
+
+    def __init__(self, layers: list[Layer], layout: Layout) -> None:
+        self._layers = layers
+        self._layout = layout
+
+    @classmethod
+    def of(cls, module: nn.Module, layout: Layout) -> DenseGradient | None:
+        """For this module, where it is such a network and all its parameters are trained."""
+        layers = _layers(module)
+        if layers is None:
+            return None
+        names = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
+        if sorted(names) != sorted(part.name for part in layout.parameters):
+            return None  # something is frozen, tied or unused
+        return cls(layers, layout)
+
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(Loss [k], gradient [k, D])."""
+        # While all clients still stand at the same weights, one large product serves them all.
+        shared = w.stride(0) == 0 and len(w) > 1
+        views = self._layout.views(w[0] if shared else w)
+        multiply = _shared if shared else _each
+        inputs = [x.flatten(2)]
+        for layer in self._layers:
+            z = multiply(inputs[-1], views[layer.weight].mT)
+            if layer.bias is not None:
+                z += views[layer.bias] if shared else views[layer.bias][:, None]
+            inputs.append(z.relu_() if layer.relu else z)
+        loss, delta = _cross_entropy(inputs.pop(), y, weights)
+        g = w.new_empty(w.shape)
+        out = self._layout.views(g)
+        for number in reversed(range(len(self._layers))):
+            layer = self._layers[number]
+            torch.bmm(delta.mT, inputs[number], out=out[layer.weight])
+            if layer.bias is not None:
+                torch.sum(delta, dim=1, out=out[layer.bias])
+            if number:
+                delta = multiply(delta, views[layer.weight])
+                if self._layers[number - 1].relu:
+                    delta = torch.ops.aten.threshold_backward(delta, inputs[number], 0.0)
+        return loss, g
+
+
+def _each(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a, b)
+
+
+def _shared(a: Tensor, b: Tensor) -> Tensor:
+    return (a.flatten(0, 1) @ b).view(*a.shape[:2], -1)
+
+
+def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(Loss [k], its gradient in the logits [k, b, classes])."""
+    log_p = z.log_softmax(-1)
+    losses = -log_p.gather(-1, y[..., None])[..., 0]
+    delta = log_p.exp_()
+    delta.scatter_add_(-1, y[..., None], delta.new_full((1, 1, 1), -1.0).expand(*y.shape, 1))
+    if weights is None:
+        return losses.mean(-1), delta.div_(y.shape[1])
+    return (losses * weights).sum(-1), delta.mul_(weights[..., None])
+
+
+def _layers(module: nn.Module) -> list[Layer] | None:
+    """The module as a chain of linear layers and ReLUs, possibly behind a flattening, if it is one."""
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
+        return None
+    try:
+        nodes = list(fx.Tracer().trace(module).nodes)
+    except Exception:  # whatever a user's forward does that cannot be traced
+        return None
+    layers: list[Layer] = []
+    chain, lengths = nodes[0], set()
+    for node in nodes[1:-1]:
+        if node.target in ("size", len) and node.args[0] is chain:
+            lengths.add(node)
+            continue
+        if not node.args or node.args[0] is not chain:
+            return None
+        owner = module.get_submodule(node.target) if node.op == "call_module" else None
+        if type(owner) is nn.Linear:
+            bias = f"{node.target}.bias" if owner.bias is not None else None
+            layers.append(Layer(f"{node.target}.weight", bias, relu=False))
+        elif node.target in _RELU or type(owner) is nn.ReLU:
+            if not layers:
+                return None
+            layers[-1] = replace(layers[-1], relu=True)
+        elif layers or not _flattens(node, owner, lengths):
+            return None
+        chain = node
+    return layers if layers and not layers[-1].relu and nodes[-1].args[0] is chain else None
+
+
+def _flattens(node: fx.Node, owner: nn.Module | None, lengths: set[fx.Node]) -> bool:
+    """Whether the node makes [n, ...] into [n, features]."""
+    if type(owner) is nn.Flatten:
+        return (owner.start_dim, owner.end_dim) == (1, -1)
+    if node.target in _FLATTEN:
+        return node.args[1:] == (1,) or (node.args[1:] == () and node.kwargs == {"start_dim": 1})
+    if node.target in _RESHAPE and len(node.args) == 3:
+        return bool(node.args[1] in lengths or node.args[1] == -1)
+    return False

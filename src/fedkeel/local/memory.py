@@ -1,0 +1,100 @@
+"""Memory that processes share: one writes tensors into it, others read them where they lie."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in a block."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def stop(self) -> int:
+        """One past its last byte."""
+        return self.start + prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Tensors in shared memory as another process is told of them: a few words, no tensor."""
+
+    path: str
+    size: int
+    places: Mapping[str, Place]
+
+
+class Lender:
+    """Lends blocks of shared memory; a block comes back when the last tensor that lies in it is gone.
+
+    Blocks have no name in any file system: whatever ends the processes that use them, nothing is left behind.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[tuple[int, int]] = []
+        self._all: dict[int, mmap.mmap] = {}
+
+    def lend(self, wanted: Mapping[str, tuple[Iterable[int], torch.dtype]]) -> tuple[Parcel, dict[str, Tensor]]:
+        """New tensors of these shapes and types, their contents undefined."""
+        places, end = {}, 0
+        for name, (shape, dtype) in wanted.items():
+            places[name] = Place(-(-end // _ALIGNMENT) * _ALIGNMENT, tuple(shape), dtype)
+            end = places[name].stop
+        size, file = self._take(max(end, 1))
+        base = np.frombuffer(self._all[file], dtype=np.uint8)
+        weakref.finalize(base, self._free.append, (size, file)).atexit = False  # every tensor in it holds on to base
+        return Parcel(f"/proc/{os.getpid()}/fd/{file}", size, places), _tensors(base, places)
+
+    def _take(self, size: int) -> tuple[int, int]:
+        """The smallest free block that is large enough, else a new one; sizes are powers of two, so few."""
+        fits = [block for block in self._free if block[0] >= size]
+        if fits:
+            best = min(fits)
+            self._free.remove(best)
+            return best
+        size = 1 << (size - 1).bit_length()
+        file = os.memfd_create("fedkeel")
+        os.ftruncate(file, size)  # pages that nobody touches cost nothing
+        self._all[file] = mmap.mmap(file, size)
+        return size, file
+
+    def close(self) -> None:
+        """Lend no more; tensors that are out stay valid."""
+        for file in self._all:
+            os.close(file)
+        self._all, self._free = {}, []
+
+
+class Reader:
+    """The other side: opens each block once."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, np.ndarray[tuple[int], np.dtype[np.uint8]]] = {}
+
+    def tensors(self, parcel: Parcel) -> dict[str, Tensor]:
+        """The tensors in a parcel, where they lie."""
+        if parcel.path not in self._open:
+            file = os.open(parcel.path, os.O_RDWR)
+            self._open[parcel.path] = np.frombuffer(mmap.mmap(file, parcel.size), dtype=np.uint8)
+            os.close(file)
+        return _tensors(self._open[parcel.path], parcel.places)
+
+
+def _tensors(base: np.ndarray[tuple[int], np.dtype[np.uint8]], places: Mapping[str, Place]) -> dict[str, Tensor]:
+    whole = torch.from_numpy(base)
+    return {name: whole[p.start : p.stop].view(p.dtype).view(p.shape) for name, p in places.items()}

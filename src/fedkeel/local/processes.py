@@ -1,0 +1,230 @@
+"""The executor that trains in worker processes, one a core with one thread each."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
+from fedkeel.experiment import LocalSettings
+from fedkeel.local import worker
+from fedkeel.local.evaluation import BATCH, Evaluator, score
+from fedkeel.local.memory import Lender, Parcel
+from fedkeel.local.orders import Columns, Order, Score, Trained
+from fedkeel.local.trainers import Trainer, plan
+from fedkeel.local.worker import LESS_MEMORY, DeliverRequest, Done, Failed, Request, Slip, TestRequest, TrainRequest
+
+SHOWN = 5  # clients named in a message
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+
+
+class Processes:
+    """Workers are forked at the first use: they see data and model where they lie, and start in no time.
+
+    Weights travel through shared memory. Work is drawn ticket by ticket, so that nobody idles while another has a
+    queue; who draws which does not change a result. A worker dies with this process, whatever kills that.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        evaluator: Evaluator,
+        data: FederatedData,
+        local: LocalSettings,
+        stack: int | None,
+        workers: int,
+    ) -> None:
+        self._trainer = trainer
+        self._evaluator = evaluator
+        self._data = data
+        self._local = local
+        self._stack = stack
+        self._count = workers
+        self._workers: list[_Worker] = []
+        self._lender = Lender()
+        self._extra: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}  # shapes of what the rule sends and keeps
+        self._tickets = -1
+        self._busy = np.zeros(0, dtype=np.int64)
+        self._sent: Columns = {}
+
+    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+        """What became of these orders, in their order; with `limit`, after so many steps."""
+        stacks = plan(orders, self._data, self._local, self._stack)
+        inputs, slips = self._pack(orders)
+        outputs, columns = self._lender.lend(self._numbers(orders))
+        doing = [f"training {_clients(orders, rows)}" for rows in stacks]
+        replies = self._ask(TrainRequest(inputs, slips, stacks, limit, outputs), doing)
+        held = {name: kind for reply in replies for name, kind in reply.held.items()}
+        if held:
+            self._extra.update(held)
+            more, rest = self._lender.lend({n: ((len(orders), *shape), dtype) for n, (shape, dtype) in held.items()})
+            self._ask(DeliverRequest(more), [])
+            columns |= rest
+        return Trained(columns)
+
+    def _numbers(self, orders: Sequence[Order]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        first, count = orders[0], len(orders)
+        return {
+            "w": ((count, *first.start.shape), first.start.dtype),
+            "buffers": ((count, *first.buffers.shape), first.buffers.dtype),
+            "lr": ((count, max(order.epochs for order in orders)), first.lr.dtype),
+            "steps": ((count,), torch.int64),
+            "loss": ((count,), torch.float64),
+            "finite": ((count,), torch.bool),
+            **{name: ((count, *shape), dtype) for name, (shape, dtype) in self._extra.items()},
+        }
+
+    def _pack(self, orders: Sequence[Order]) -> tuple[Parcel, list[Slip]]:
+        """Every tensor once, and the orders in words."""
+        names: dict[int, str] = {}
+        tensors: dict[str, Tensor] = {}
+
+        def name(tensor: Tensor) -> str:
+            known = names.get(id(tensor))
+            if known is None:
+                known = names[id(tensor)] = str(len(names))
+                tensors[known] = tensor
+            return known
+
+        slips = [
+            (
+                order.client,
+                order.round,
+                order.epochs,
+                name(order.start),
+                name(order.buffers),
+                name(order.lr),
+                {key: name(tensor) for key, tensor in order.received.items()},
+                {key: name(tensor) for key, tensor in order.kept.items()},
+            )
+            for order in orders
+        ]
+        return self._send(tensors), slips
+
+    def _send(self, tensors: Columns) -> Parcel:
+        parcel, places = self._lender.lend({name: (t.shape, t.dtype) for name, t in tensors.items()})
+        for name, tensor in tensors.items():
+            places[name].copy_(tensor)
+        self._sent = places  # lent until the next request
+        return parcel
+
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
+        """Test `w` on the test set, or on those samples of it."""
+        total = self._evaluator.count(samples)
+        batches = -(-total // BATCH)
+        if batches <= self._count:  # not worth a message
+            return self._evaluator.score(w, buffers, samples)
+        tensors = {"w": w, "buffers": buffers} | ({} if samples is None else {"samples": samples})
+        replies = self._ask(TestRequest(self._send(tensors)), ["testing the model"] * batches)
+        sums = {number: sums for reply in replies for number, sums in reply.sums.items()}
+        return score([sums[number] for number in range(batches)], total)
+
+    def close(self) -> None:
+        """End the workers; what is asked afterwards starts new ones."""
+        for each in self._workers:
+            with suppress(OSError):
+                each.connection.send(None)
+        self._end(_STOP_SECONDS)
+
+    def _end(self, patience: float) -> None:
+        for each in self._workers:
+            each.process.join(patience)
+            each.process.kill()
+            each.process.join()
+            each.process.close()
+            each.connection.close()
+        if self._workers:
+            os.close(self._tickets)
+        self._workers, self._sent = [], {}
+        self._lender.close()
+
+    def __del__(self) -> None:
+        self._end(0)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("fork")
+        draw, self._tickets = os.pipe()
+        self._busy = np.frombuffer(mmap.mmap(-1, 8 * self._count), dtype=np.int64)
+        for number in range(self._count):
+            ours, theirs = context.Pipe()
+            post = worker.Post(os.getpid(), number, theirs, draw, self._busy)
+            inherited = [self._tickets, ours.fileno(), *(each.connection.fileno() for each in self._workers)]
+            process = context.Process(
+                target=worker.main, args=(post, inherited, self._trainer, self._evaluator), daemon=True
+            )
+            with warnings.catch_warnings():  # Python warns of forking beside threads: ours touch no lock of theirs
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self._workers.append(_Worker(process, ours))
+        os.close(draw)
+
+    def _ask(self, request: Request, doing: Sequence[str]) -> list[Done]:
+        """All workers' replies; `doing` says what each ticket means."""
+        if not self._workers:
+            self._start()
+        try:
+            self._busy[:] = -1
+            with suppress(BrokenPipeError):  # whoever has died is reported below
+                for each in self._workers:
+                    each.connection.send(request)
+                if doing:
+                    tickets = [*range(len(doing)), *[worker.END] * self._count]
+                    os.write(self._tickets, b"".join(map(worker.TICKET.pack, tickets)))
+            return self._replies(doing)
+        except BaseException:
+            for each in self._workers:
+                each.process.kill()
+            self._end(_STOP_SECONDS)
+            raise
+
+    def _replies(self, doing: Sequence[str]) -> list[Done]:
+        waiting = {each.connection: number for number, each in enumerate(self._workers)}
+        replies = []
+        while waiting:
+            for connection in wait(list(waiting)):
+                assert isinstance(connection, Connection)
+                number = waiting.pop(connection)
+                ticket = int(self._busy[number])
+                what = doing[ticket] if ticket >= 0 else "waiting for work"
+                try:
+                    reply: Done | Failed = connection.recv()
+                except (EOFError, ConnectionResetError):
+                    raise self._died(number, what) from None
+                if isinstance(reply, Failed):
+                    raise reply.error(what)
+                replies.append(reply)
+        return replies
+
+    def _died(self, number: int, what: str) -> FedkeelError:
+        process = self._workers[number].process
+        process.join(_STOP_SECONDS)
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        hint = f"; out of memory? {LESS_MEMORY}" if code == -signal.SIGKILL else ""
+        return FedkeelError(f"a worker process {how} while {what}{hint}")
+
+
+def _clients(orders: Sequence[Order], rows: Sequence[int]) -> str:
+    shown = ", ".join(str(orders[row].client) for row in rows[:SHOWN])
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"client{'s' * (len(rows) > 1)} {shown}{more} in round {orders[rows[0]].round}"

@@ -1,0 +1,162 @@
+"""How a few orders are trained in one process: one by one, or as a stack."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from fedkeel.algorithms.rules import ClientRule, Job, Message
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
+from fedkeel.experiment import LocalSettings
+from fedkeel.local.batches import Batches, steps
+from fedkeel.local.loop import train
+from fedkeel.local.oracle import ClientOracle, Gradient, StackOracle
+from fedkeel.local.orders import Columns, Order
+from fedkeel.params import FlatModel
+
+
+class Trainer(Protocol):
+    """Trains orders that belong together, on one core."""
+
+    def __call__(self, orders: Sequence[Order], limit: int | None = None) -> Columns:
+        """One row an order."""
+        ...
+
+
+class OneByOne:
+    """One client after the other on one model of its own, by autograd: the reference for everything faster."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        rule: ClientRule,
+        local: LocalSettings,
+        seed: int,
+        channels_last: bool = False,
+    ) -> None:
+        self._model = FlatModel(copy.deepcopy(module).train(), channels_last)
+        self._data = data
+        self._rule = rule
+        self._local = local
+        self._seed = seed
+
+    def __call__(self, orders: Sequence[Order], limit: int | None = None) -> Columns:
+        """One row an order; leaves torch's global generators as it found them."""
+        with torch.random.fork_rng(devices=[self._model.w.device] if self._model.w.is_cuda else []):
+            rows = [self._train(order, limit) for order in orders]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+    def _train(self, order: Order, limit: int | None) -> Columns:
+        self._model.load(order.start, order.buffers)
+        batches = Batches(self._data, self._local, self._seed, [order.round], [order.client], [order.epochs])
+        oracle = ClientOracle(self._model, batches, self._local, self._seed, order.round, order.client)
+        job = Job(
+            round=torch.tensor([order.round]),
+            start=order.start,
+            epochs=torch.tensor([order.epochs]),
+            lr=order.lr,
+            samples=torch.tensor([int(self._data.sizes[order.client])], device=order.start.device),
+            received=order.received,
+            kept=order.kept,
+        )
+        outcome = train(job, self._rule, oracle, self._local.momentum, limit)
+        columns = _columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss)[0], torch.tensor(batches.steps[0]))
+        return {
+            **columns,
+            "buffers": self._model.buffers,
+            **_named("message", outcome.message),
+            **_named("kept", outcome.kept),
+        }
+
+
+class Stacked:
+    """All orders at once, as one stack of flat vectors [C, D]."""
+
+    def __init__(
+        self, gradient: Gradient, data: FederatedData, rule: ClientRule, local: LocalSettings, seed: int
+    ) -> None:
+        self._gradient = gradient
+        self._data = data
+        self._rule = rule
+        self._local = local
+        self._seed = seed
+
+    def __call__(self, orders: Sequence[Order], limit: int | None = None) -> Columns:
+        """One row an order."""
+        clients, rounds, epochs = (
+            [*each] for each in zip(*((o.client, o.round, o.epochs) for o in orders), strict=True)
+        )
+        batches = Batches(self._data, self._local, self._seed, rounds, clients, epochs)
+        oracle = StackOracle(self._gradient, batches, self._local)
+        device = orders[0].start.device
+        longest = max(epochs)
+        job = Job(
+            round=torch.tensor(rounds, device=device)[:, None],
+            start=_together([o.start for o in orders]),
+            epochs=torch.tensor(epochs, device=device)[:, None],
+            lr=_together([pad(o.lr, (0, longest - o.epochs)) if o.epochs < longest else o.lr for o in orders]),
+            samples=torch.from_numpy(self._data.sizes[clients]).to(device)[:, None],
+            received=_stacked([o.received for o in orders]),
+            kept=_stacked([o.kept for o in orders]),
+        )
+        outcome = train(job, self._rule, oracle, self._local.momentum, limit)
+        for name, tensor in {**outcome.message, **outcome.kept}.items():
+            if tensor.dim() == 0 or len(tensor) != len(orders):
+                raise FedkeelError(
+                    f"{type(self._rule).__name__}: {name} has shape {list(tensor.shape)} for a stack of "
+                    f"{len(orders)} clients; accepted: one row a client"
+                )
+        return {
+            **_columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss), torch.from_numpy(batches.steps)),
+            "buffers": _together([o.buffers for o in orders]),
+            **_named("message", outcome.message),
+            **_named("kept", outcome.kept),
+        }
+
+
+def _columns(w: Tensor, lr: Tensor, loss: Tensor, steps: Tensor) -> Columns:
+    # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
+    return {"w": w, "lr": lr, "loss": loss, "steps": steps, "finite": w.sum(-1).isfinite().cpu() & loss.isfinite()}
+
+
+def _named(kind: str, message: Message) -> Columns:
+    return {f"{kind}/{name}": tensor for name, tensor in message.items()}
+
+
+def _together(tensors: Sequence[Tensor]) -> Tensor:
+    """One row each, without a copy where all are the same tensor."""
+    first = tensors[0]
+    return first.expand(len(tensors), *first.shape) if all(t is first for t in tensors) else torch.stack([*tensors])
+
+
+def _stacked(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: _together([m[name] for m in messages]) for name in messages[0]}
+
+
+def plan(orders: Sequence[Order], data: FederatedData, local: LocalSettings, stack: int | None) -> list[list[int]]:
+    """Which orders train together, by their places, the longest first; without `stack`, each alone.
+
+    A stack holds orders that received and kept the same kinds of things. Nothing else than these arguments decides,
+    so the same orders make the same stacks on every machine.
+    """
+    sizes = data.sizes[[o.client for o in orders]]
+    _, work = steps(sizes, np.array([o.epochs for o in orders]), local.batch_size)
+    longest = np.argsort(-work, kind="stable").tolist()
+    if stack is None:
+        return [[row] for row in longest]
+    alike: dict[object, list[int]] = {}
+    for row in longest:
+        alike.setdefault((_kind(orders[row].received), _kind(orders[row].kept)), []).append(row)
+    return [part.tolist() for rows in alike.values() for part in np.array_split(rows, -(-len(rows) // stack))]
+
+
+def _kind(message: Message) -> object:
+    return tuple((name, tensor.shape) for name, tensor in message.items()) if message else None

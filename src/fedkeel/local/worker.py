@@ -1,0 +1,196 @@
+"""A worker process: trains and tests what it draws tickets for, and writes the results into shared memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.errors import FedkeelError
+from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.inprocess import put
+from fedkeel.local.memory import Parcel, Reader
+from fedkeel.local.orders import Columns, Order
+from fedkeel.local.trainers import Trainer
+
+TICKET = struct.Struct("<i")
+END = -1
+LESS_MEMORY = "fewer workers (executor.workers) or smaller stacks (executor.stack) need less"
+_PR_SET_PDEATHSIG = 1
+
+Slip = tuple[int, int, int, str, str, str, dict[str, str], dict[str, str]]
+"""An order in a few words: client, round, epochs, and the names of its tensors in the parcel."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """Train these orders; ticket n means the n-th stack."""
+
+    inputs: Parcel
+    slips: Sequence[Slip]
+    stacks: Sequence[Sequence[int]]
+    limit: int | None
+    outputs: Parcel
+
+
+@dataclass(frozen=True)
+class DeliverRequest:
+    """Write what was held back, as there was no room for it, into these columns."""
+
+    outputs: Parcel
+
+
+@dataclass(frozen=True)
+class TestRequest:
+    """Test a model; ticket n means the n-th batch of the test set."""
+
+    inputs: Parcel
+
+
+Request = TrainRequest | DeliverRequest | TestRequest
+
+
+@dataclass(frozen=True)
+class Done:
+    """The shapes [rows, ...] and types of columns that were held back; or the sums of each batch tested."""
+
+    held: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    sums: dict[int, tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An exception, in words."""
+
+    said: str
+    trace: str
+    ours: type[FedkeelError] | None
+    """If it was one of ours, its class: what it says needs no explanation."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        """What happened in a worker."""
+        ours = type(error) if isinstance(error, FedkeelError) else None
+        said = str(error) if ours else f"{type(error).__name__}: {error}"
+        return cls(said, traceback.format_exc(), ours)
+
+    def error(self, doing: str) -> FedkeelError:
+        """What the parent says of it; the worker's traceback is its cause."""
+        memory = "MemoryError" in self.said or "allocate memory" in self.said
+        hint = f"; out of memory: {LESS_MEMORY}" if memory else ""
+        error = self.ours(self.said) if self.ours else FedkeelError(f"{doing} failed in a worker: {self.said}{hint}")
+        error.__cause__ = RuntimeError(f"in a worker process:\n{self.trace}")
+        return error
+
+
+@dataclass(frozen=True)
+class Post:
+    """What binds a worker to its parent."""
+
+    parent: int
+    number: int
+    connection: Connection
+    tickets: int
+    """The end of the pipe that all workers draw from."""
+    busy: NDArray[np.int64]
+    """[workers], shared: which ticket each is working on."""
+
+
+def main(post: Post, inherited: Sequence[int], trainer: Trainer, evaluator: Evaluator) -> None:
+    """Serve requests until the parent says so or dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != post.parent:  # it died before it could be watched
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    for file in inherited:
+        os.close(file)
+    torch.set_num_threads(1)
+    worker = _Worker(post, trainer, evaluator)
+    while (request := _next(post.connection)) is not None:
+        try:
+            reply: Done | Failed = worker.serve(request)
+        except Exception as error:
+            reply = Failed.of(error)
+        post.connection.send(reply)
+    os._exit(0)  # nothing of the parent's is cleaned up here
+
+
+def _next(connection: Connection) -> Request | None:
+    try:
+        request: Request | None = connection.recv()
+    except EOFError:
+        return None
+    return request
+
+
+class _Worker:
+    def __init__(self, post: Post, trainer: Trainer, evaluator: Evaluator) -> None:
+        self._post = post
+        self._trainer = trainer
+        self._evaluator = evaluator
+        self._reader = Reader()
+        self._held: list[tuple[Sequence[int], Columns]] = []
+
+    def serve(self, request: Request) -> Done:
+        match request:
+            case TrainRequest():
+                return self._train(request)
+            case DeliverRequest():
+                columns = self._reader.tensors(request.outputs)
+                for rows, part in self._held:
+                    put(part, rows, columns)
+                return Done({}, {})
+            case TestRequest():
+                inputs = self._reader.tensors(request.inputs)
+                w, buffers, samples = inputs["w"], inputs["buffers"], inputs.get("samples")
+                sums = {n: self._evaluator.sums(w, buffers, samples, [n])[0] for n in self._draw()}
+                return Done({}, sums)
+
+    def _draw(self) -> Iterator[int]:
+        """Tickets, until there is none left; every worker draws from the same pipe."""
+        while True:
+            (ticket,) = TICKET.unpack(os.read(self._post.tickets, TICKET.size))
+            if ticket == END:
+                return
+            self._post.busy[self._post.number] = ticket
+            yield ticket
+
+    def _train(self, request: TrainRequest) -> Done:
+        inputs = self._reader.tensors(request.inputs)
+        outputs = self._reader.tensors(request.outputs)
+        self._held = []
+        held: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for ticket in self._draw():
+            rows = request.stacks[ticket]
+            part = self._trainer([_order(request.slips[row], inputs) for row in rows], request.limit)
+            put({name: tensor for name, tensor in part.items() if name in outputs}, rows, outputs)
+            rest = {name: tensor for name, tensor in part.items() if name not in outputs}
+            if rest:
+                self._held.append((rows, rest))
+                held.update({name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in rest.items()})
+        return Done(held, {})
+
+
+def _order(slip: Slip, inputs: dict[str, Tensor]) -> Order:
+    client, round_, epochs, start, buffers, lr, received, kept = slip
+    return Order(
+        job=0,
+        client=client,
+        round=round_,
+        epochs=epochs,
+        start=inputs[start],
+        buffers=inputs[buffers],
+        lr=inputs[lr],
+        received={name: inputs[place] for name, place in received.items()},
+        kept={name: inputs[place] for name, place in kept.items()},
+    )
