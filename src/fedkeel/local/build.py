@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
@@ -41,8 +42,12 @@ class Workshop:
 
     def gradient(self) -> Gradient:
         """The fastest for a stack of such models."""
-        layout = Layout.of(self.module)
-        return DenseGradient.of(self.module, layout) or VmappedGradient(copy.deepcopy(self.module).train(), layout)
+        return self.dense or VmappedGradient(copy.deepcopy(self.module).train(), Layout.of(self.module))
+
+    @cached_property
+    def dense(self) -> DenseGradient | None:
+        """Closed forms, where the model has them."""
+        return DenseGradient.of(self.module, Layout.of(self.module))
 
     def executor(self, settings: ExecutorSettings) -> Executor:
         """For these settings; processes start when they are first needed."""

@@ -22,10 +22,12 @@ from fedkeel.params import Layout
 STACK_BYTES = 256 << 20
 """What one stack may take in memory."""
 _VECTORS = 6  # of a model's size that a client of a stack needs: weights, gradient, direction, ...
-_SIZES = (1, 4, 16, 64, 256)
-_TRIAL = 0.02  # seconds of one measurement of a way to train
+_SIZES = (64, 256, 16, 4, 1)
+_BUDGET = 0.8  # seconds for trying ways to train
+_TRIAL = 0.02  # seconds of one measurement of such a way
 _REHEARSAL = 0.1  # seconds of one measurement of a whole executor
 _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
+_LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
 
 SERIAL = ExecutorSettings(kind="serial", stack=0, channels_last=False)
 
@@ -59,8 +61,10 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
         if seconds[SERIAL] * rounds < _NOTICEABLE:
             return Choice(SERIAL, _report(seconds))
     workers = min(asked.workers or cores(), len(orders)) if fork and asked.kind in ("auto", "processes") else 1
-    for way in _ways(workshop, asked, len(orders), workers):
-        seconds.setdefault(way, _seconds(workshop, way, orders))
+    begun = perf_counter()
+    for way in _ways(workshop, asked, len(orders), workers, seconds.get(SERIAL, 0.0) * rounds > _LONG):
+        if way not in seconds and (not seconds or perf_counter() - begun < _BUDGET):
+            seconds[way] = _seconds(workshop, way, orders)
     ranked = sorted(seconds, key=seconds.__getitem__)
     if workers > 1 or asked.kind == "processes":
         most = -(-len(orders) // workers)  # a larger stack would leave somebody idle
@@ -85,20 +89,23 @@ def _first_that_holds(
     raise _refusal(ranked[0], next(iter(refused.values())))
 
 
-def _ways(workshop: Workshop, asked: ExecutorSettings, orders: int, workers: int) -> list[ExecutorSettings]:
-    """Every way to train that fits what was asked for, in this process."""
+def _ways(
+    workshop: Workshop, asked: ExecutorSettings, orders: int, workers: int, patient: bool
+) -> list[ExecutorSettings]:
+    """Every way to train in this process that fits what was asked for, the most promising first."""
     ways = []
     if asked.kind != "vectorised" and not asked.stack:
         formats = [False, True] if any(part.dim() == 4 for part in workshop.module.parameters()) else [False]
         formats = formats if asked.channels_last is None else [asked.channels_last]
         ways += [ExecutorSettings(kind="serial", stack=0, channels_last=each) for each in formats]
-    if asked.kind != "serial" and asked.stack != 0 and not asked.channels_last:
+    wanted = asked.kind == "vectorised" or bool(asked.stack)
+    if wanted or (asked.stack is None and not asked.channels_last and (patient or workshop.dense)):
         reason = cannot_stack(workshop)
         if reason and not ways:
             raise _refusal(asked, reason)
         limit = min(orders, stack_limit(workshop))
-        sizes = {size for size in _SIZES if size <= limit} | {min(limit, -(-orders // workers)), limit}
-        for size in [] if reason else [asked.stack] if asked.stack else sorted(sizes):
+        sizes = [min(limit, -(-orders // workers)), limit, *(size for size in _SIZES if size < limit)]
+        for size in [] if reason else [asked.stack] if asked.stack else dict.fromkeys(sizes):
             ways.append(ExecutorSettings(kind="vectorised", stack=size, channels_last=False))
     return ways
 
@@ -133,11 +140,11 @@ def _seconds(workshop: Workshop, way: ExecutorSettings, orders: Sequence[Order])
     typical = [orders[row] for row in rows]
     trainer = workshop.trainer(way)
     work = _work(workshop, typical)
-    first = _time(lambda: trainer(typical, 1))
-    limit = int(np.clip(_TRIAL / first, 1, work.max()))
-    best = first if first > 10 * _TRIAL else min(_time(lambda: trainer(typical, limit)) for _ in range(3))
-    done = work.clip(max=1 if first > 10 * _TRIAL else limit).sum()
-    return float(best / done * _work(workshop, orders).sum())
+    trainer(typical, 1)
+    once = _time(lambda: trainer(typical, 1))
+    limit = int(np.clip(_TRIAL / once, 1, work.max()))
+    best = once if once > 10 * _TRIAL else min(_time(lambda: trainer(typical, limit)) for _ in range(3))
+    return float(best / work.clip(max=limit).sum() * _work(workshop, orders).sum())
 
 
 def _rehearse(

@@ -52,7 +52,8 @@ class OneByOne:
         """One row an order; leaves torch's global generators as it found them."""
         with torch.random.fork_rng(devices=[self._model.w.device] if self._model.w.is_cuda else []):
             rows = [self._train(order, limit) for order in orders]
-        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        rates = {"lr": _rates([row.pop("lr") for row in rows])}
+        return rates | {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _train(self, order: Order, limit: int | None) -> Columns:
         self._model.load(order.start, order.buffers)
@@ -97,12 +98,11 @@ class Stacked:
         batches = Batches(self._data, self._local, self._seed, rounds, clients, epochs)
         oracle = StackOracle(self._gradient, batches, self._local)
         device = orders[0].start.device
-        longest = max(epochs)
         job = Job(
             round=torch.tensor(rounds, device=device)[:, None],
             start=_together([o.start for o in orders]),
             epochs=torch.tensor(epochs, device=device)[:, None],
-            lr=_together([pad(o.lr, (0, longest - o.epochs)) if o.epochs < longest else o.lr for o in orders]),
+            lr=_rates([o.lr for o in orders]),
             samples=torch.from_numpy(self._data.sizes[clients]).to(device)[:, None],
             received=_stacked([o.received for o in orders]),
             kept=_stacked([o.kept for o in orders]),
@@ -135,6 +135,14 @@ def _together(tensors: Sequence[Tensor]) -> Tensor:
     """One row each, without a copy where all are the same tensor."""
     first = tensors[0]
     return first.expand(len(tensors), *first.shape) if all(t is first for t in tensors) else torch.stack([*tensors])
+
+
+def _rates(lr: Sequence[Tensor]) -> Tensor:
+    """[C, most epochs], shorter ones filled up with zeros."""
+    if all(each is lr[0] for each in lr):
+        return _together(lr)
+    longest = max(map(len, lr))
+    return torch.stack([pad(each, (0, longest - len(each))) for each in lr])
 
 
 def _stacked(messages: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -1,0 +1,199 @@
+"""The choice of an executor: open ends are filled in, liars are shown the door."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from fedkeel import Experiment, FederatedData, InputError, Result, api, run
+from fedkeel.experiment import ExecutorSettings
+from fedkeel.local import choose
+from fedkeel.local.gate import batch_sizes
+from fedkeel.local.gradients.dense import DenseGradient
+
+LOCAL = {"batch_size": 4, "epochs": 2}
+
+
+def data() -> FederatedData:
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(n, 1, 4, 4)), rng.integers(0, 3, n)) for n in [9, 3, 7, 12, 4, 5]]
+    return FederatedData.from_clients(parts, test=parts[3])
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def convolutional(*more: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), *more, nn.Flatten(), nn.Linear(16, 3))
+
+
+@pytest.fixture
+def eager_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run counts as worth a choice, and none is remembered."""
+    monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
+    monkeypatch.setattr(api, "recall", lambda _: None)
+
+
+def go(executor: Any = "auto", model: nn.Module | None = None, out: Path | None = None, **more: Any) -> Result:
+    experiment = Experiment(rounds=2, per_round=4, local=LOCAL, executor=executor, **more)
+    return run(experiment, out, data=data(), model=model or dense())
+
+
+def weights(result: Result) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in result.model.parameters()])
+
+
+def test_a_short_run_is_not_worth_a_choice() -> None:
+    result = go()
+    assert result.summary["executor"] == choose.SERIAL.model_dump()
+    assert list(result.summary["probe"]["seconds_per_round"]) == ["serial"]
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+def test_auto_tries_stacks_and_processes_and_tells() -> None:
+    result = go()
+    told = result.summary["probe"]["seconds_per_round"]
+    assert {name.split()[0] for name in told} == {"serial", "vectorised", "processes"}
+    assert all(seconds > 0 for seconds in told.values())
+    assert result.experiment.executor.settled
+    assert result.summary["seconds_per_round_median"] > 0
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+@pytest.mark.parametrize("kind", ["auto", "vectorised", "processes"])
+def test_a_run_says_how_to_repeat_it_bit_for_bit(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = go(kind, out=tmp_path / "first")
+    written = Experiment.load(tmp_path / "first" / "experiment.yaml").executor
+    assert written == first.experiment.executor
+    assert written.settled
+    assert written.kind == kind or kind == "auto"
+    monkeypatch.setattr(choose, "_seconds", None)  # nothing is measured again
+    again = go(yaml.safe_load((tmp_path / "first" / "experiment.yaml").read_text())["executor"])
+    assert torch.equal(weights(first), weights(again))
+    assert [(e.accuracy, e.loss, e.train_loss) for e in first.history] == [
+        (e.accuracy, e.loss, e.train_loss) for e in again.history
+    ]
+
+
+def test_the_same_experiment_is_run_the_same_way_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
+    first = go(seed=41)
+    monkeypatch.setattr(api, "settle", None)
+    again = go(seed=42, name="another", target_accuracy=0.5)
+    assert again.summary["executor"] == first.summary["executor"]
+    assert again.summary["probe"] == first.summary["probe"]
+    with pytest.raises(TypeError):
+        go(dtype="float64")
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+@pytest.mark.parametrize("kind", ["vectorised", "processes"])
+def test_executors_agree(kind: str) -> None:
+    reference = go("serial", dtype="float64")
+    other = go({"kind": kind, "stack": 3}, dtype="float64")
+    torch.testing.assert_close(weights(other), weights(reference), rtol=0, atol=1e-9)
+
+
+def lie(self: DenseGradient, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Wrong for mini-batches of one size only, as compiled kernels have been seen to be."""
+    loss, g = TRUE(self, w, x, y, weights)
+    return loss, g * (x.shape[1] != 3)
+
+
+TRUE = DenseGradient.__call__
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_SIZES", ())
+    monkeypatch.setattr(choose, "_seconds", lambda _, way, __: 1.0 - (way.stack or 0) / 100)  # stacks look best
+    monkeypatch.setattr(choose, "_rehearse", lambda _, rivals, *__: {rivals[0]: 1.0, rivals[1]: 2.0})
+    assert go().experiment.executor.kind == "vectorised"
+    monkeypatch.setattr(DenseGradient, "__call__", lie)
+    result = go({"kind": "auto", "stack": None})
+    assert result.experiment.executor.stack == 0
+    refused = result.summary["probe"]["refused"]
+    assert refused
+    assert all("w after one step deviates" in reason for reason in refused.values())
+    with pytest.raises(InputError, match="vectorised in stacks of 1 is not accepted for this model: its w after one"):
+        go({"kind": "vectorised", "stack": 1})
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ([nn.Dropout(0.5)], "the model's forward pass is random"),
+        ([nn.BatchNorm2d(4)], "the model has buffers"),
+    ],
+)
+def test_what_cannot_be_stacked(more: list[nn.Module], why: str) -> None:
+    for executor in ("vectorised", {"kind": "processes", "stack": 2, "channels_last": False}):
+        with pytest.raises(InputError, match=why):
+            go(executor, convolutional(*more))
+    assert go("auto", convolutional(*more)).experiment.executor.stack == 0
+    assert go("processes", convolutional(*more)).experiment.executor.stack == 0
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.head(x if x.sum() > 0 else -x)
+
+
+def test_a_model_that_vmap_cannot_follow_is_told_so() -> None:
+    with pytest.raises(InputError, match=r"executor: vectorised in stacks of 2 is not accepted.*it fails"):
+        go({"kind": "vectorised", "stack": 2, "channels_last": False}, Branching())
+
+
+@pytest.mark.parametrize(
+    ("executor", "words"),
+    [
+        ({"kind": "serial", "stack": 4}, ["executor.stack", "4", "kind vectorised"]),
+        ({"kind": "vectorised", "stack": 0}, ["executor.stack", "0", "1 or more"]),
+        ({"kind": "serial", "workers": 2}, ["executor.workers", "2", "kind processes"]),
+        ({"kind": "gpu"}, ["executor.kind", "gpu", "processes"]),
+        ({"workers": 0}, ["executor.workers", "0"]),
+    ],
+)
+def test_contradictions_are_refused(executor: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        Experiment(executor=executor)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InputError, match=r"device: cuda is not accepted.*accepted: cpu"):
+        go(device="cuda")
+
+
+def test_every_size_of_mini_batch_is_tried() -> None:
+    settings = Experiment(local={"batch_size": 4}).local
+    assert batch_sizes(data(), settings) == [1, 3, 4]
+    assert batch_sizes(data(), Experiment(local={"batch_size": "full"}).local) == [3, 4, 5, 7, 9, 12]
+
+
+def test_stacks_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedkeel.algorithms import ClientRule
+    from fedkeel.local.build import Workshop
+
+    shop = Workshop(dense(), data(), ClientRule(), Experiment(local=LOCAL).local, 0)
+    one = 6 * 4 * (16 * 8 + 8 + 8 * 3 + 3)
+    monkeypatch.setattr(choose, "STACK_BYTES", 10 * one)
+    assert 2 <= choose.stack_limit(shop) < 10  # activations take their share
+    monkeypatch.setattr(choose, "STACK_BYTES", 10)
+    assert choose.stack_limit(shop) == 1
+    assert ExecutorSettings().settled is False

@@ -1,0 +1,194 @@
+"""Gradients of stacks against one autograd pass a client."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, relu
+
+from fedkeel import models
+from fedkeel.local.gradients.dense import DenseGradient
+from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.params import FlatModel, Layout
+
+
+def by_autograd(
+    module: nn.Module, w: Tensor, x: Tensor, y: Tensor, sizes: list[int]
+) -> tuple[list[float], list[Tensor]]:
+    flat = FlatModel(module)
+    losses, gradients = [], []
+    for row, size in enumerate(sizes):
+        flat.load(w[row])
+        loss = cross_entropy(flat.module(x[row, :size]), y[row, :size])
+        parts = torch.autograd.grad(loss, flat.parameters)
+        losses.append(float(loss.detach()))
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    return losses, gradients
+
+
+def check(
+    gradient: object, module: nn.Module, shape: tuple[int, ...], sizes: list[int], shared: bool, classes: int
+) -> None:
+    layout = Layout.of(module)
+    k, b = len(sizes), max(sizes)
+    w = torch.randn(1 if shared else k, layout.size, dtype=torch.float64).expand(k, -1) * 0.3
+    w = w if not shared else w[0].expand(k, -1)
+    x = torch.randn(k, b, *shape, dtype=torch.float64)
+    y = torch.randint(0, classes, (k, b))
+    weights = None
+    if len(set(sizes)) > 1:
+        weights = torch.tensor([[1 / size] * size + [0.0] * (b - size) for size in sizes], dtype=torch.float64)
+    loss, g = gradient(w, x, y, weights)  # type: ignore[operator]
+    losses, gradients = by_autograd(module, w, x, y, sizes)
+    np.testing.assert_allclose(loss.detach(), losses, rtol=1e-10)
+    torch.testing.assert_close(g, torch.stack(gradients), rtol=1e-9, atol=1e-12)
+
+
+@given(
+    st.lists(st.integers(1, 6), max_size=3),
+    st.booleans(),
+    st.lists(st.integers(1, 7), min_size=1, max_size=5),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_closed_forms(hidden: list[int], bias: bool, sizes: list[int], shared: bool, seed: int) -> None:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = 6
+    for units in hidden:
+        layers += [nn.Linear(width, units, bias=bias)] + [nn.ReLU()] * (units % 3 > 0)
+        width = units
+    module = nn.Sequential(*layers, nn.Linear(width, 4)).double()
+    gradient = DenseGradient.of(module, Layout.of(module))
+    assert gradient is not None
+    check(gradient, module, (2, 3), sizes, shared, 4)
+
+
+class Plain(nn.Module):
+    """How most people write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 5)
+        self.second = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(x.size(0), -1)
+        return self.second(relu(self.first(x)))
+
+
+class Reshaped(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x.reshape(-1, 6))))
+
+
+class Flattened(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(torch.flatten(x, 1)).relu())
+
+
+@pytest.mark.parametrize("kind", [Plain, Reshaped, Flattened])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_users_network_is_recognised(kind: type[nn.Module], shared: bool) -> None:
+    torch.manual_seed(0)
+    module = kind().double()
+    gradient = DenseGradient.of(module, Layout.of(module))
+    assert gradient is not None
+    check(gradient, module, (2, 3), [3, 3, 1], shared, 4)
+
+
+def test_the_zoos_dense_models_are_recognised() -> None:
+    inputs = models.Inputs((1, 8, 8), 10, None)
+    for name in models.names():
+        if name == "textcnn":
+            continue
+        smallest = models.Inputs((1, 32, 32), 10, None)
+        module = models.build(name, inputs if name in ("linear", "mlp-400") else smallest)
+        found = DenseGradient.of(module, Layout.of(module)) is not None
+        assert found == (name in ("linear", "mlp-400")), name
+
+
+class Skip(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1))
+        return self.second(x + relu(x))
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(self.a(x)))
+
+
+class Branch(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1))
+        return self.second(x if x.sum() > 0 else -x)
+
+
+class Scaled(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x.flatten(1))) * 2
+
+
+class Stays(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(x.flatten(1))
+        self.second(first)
+        return first
+
+
+def frozen() -> nn.Module:
+    module = Plain()
+    module.first.weight.requires_grad_(False)
+    return module
+
+
+def hooked() -> nn.Module:
+    module = Plain()
+    module.first.register_forward_hook(lambda *_: None)
+    return module
+
+
+def tied() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = module[0].weight
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Skip(),
+        Twice(),
+        Branch(),
+        Scaled(),
+        Stays(),
+        frozen(),
+        hooked(),
+        tied(),
+        nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 3)),
+        nn.Sequential(nn.Linear(4, 3), nn.ReLU()),
+        nn.Sequential(nn.Flatten(0), nn.Linear(4, 3)),
+        nn.Sequential(nn.ReLU(), nn.Linear(4, 3)),
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_nothing_else_is_taken_for_a_dense_network(module: nn.Module) -> None:
+    assert DenseGradient.of(module, Layout.of(module)) is None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("name", "options"), [("lenet5", {}), ("resnet20", {"norm": "group"}), ("mnist-cnn", {})])
+def test_vmap_on_convolutions(name: str, options: dict[str, object], shared: bool) -> None:
+    torch.manual_seed(1)
+    module = models.build(name, models.Inputs((1, 12, 12), 10, None), **options).double().train()
+    check(VmappedGradient(module, Layout.of(module)), module, (1, 12, 12), [2, 2, 1], shared, 10)

@@ -1,0 +1,208 @@
+"""Worker processes: the same results, and no way to get rid of the parent and keep a worker."""
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedkeel import DivergenceError, FederatedData, FedkeelError
+from fedkeel.algorithms import ClientRule, Job, Message, Oracle
+from fedkeel.experiment import ExecutorSettings, LocalSettings
+from fedkeel.local.build import Workshop
+from fedkeel.local.orders import Order
+from fedkeel.local.processes import Processes
+from fedkeel.params import FlatModel
+
+SIZES = [9, 3, 7, 12, 1, 5, 8]
+PATIENCE = 30.0
+
+
+class Chatty(ClientRule):
+    """Sends and keeps something."""
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return {"moved": w - job.start}, {"last": w, "jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
+
+
+def data(sizes: list[int] = SIZES) -> FederatedData:
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(n, 6)) + 10 * (i == 3), rng.integers(0, 3, n)) for i, n in enumerate(sizes)]
+    return FederatedData.from_clients(parts, test=(rng.normal(size=(1200, 6)), rng.integers(0, 3, 1200)))
+
+
+def workshop(module: nn.Module | None = None, rule: ClientRule | None = None) -> Workshop:
+    torch.manual_seed(0)
+    net = module or nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    return Workshop(net, data(), rule or ClientRule(), LocalSettings(epochs=2, batch_size=4, momentum=0.5), seed=1)
+
+
+def orders(shop: Workshop, **more: Any) -> list[Order]:
+    flat = FlatModel(shop.module)
+    lr = torch.full((2,), 0.1)
+    w = flat.w.clone()
+    return [Order(i, i, 1, 2, w, flat.buffers, lr, {}, more.get("kept", {})) for i in range(len(SIZES))]
+
+
+def settings(kind: str, stack: int = 0, workers: int | None = None) -> ExecutorSettings:
+    return ExecutorSettings(kind=kind, stack=stack, channels_last=False, workers=workers)
+
+
+@pytest.mark.parametrize("stack", [0, 3])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_same_bits_as_in_this_process(stack: int, workers: int) -> None:
+    shop = workshop(rule=Chatty())
+    made = orders(shop)
+    here = shop.executor(settings("vectorised" if stack else "serial", stack))
+    there = shop.executor(settings("processes", stack, workers))
+    first = None
+    for _ in range(3):  # the second time there is room for messages beforehand
+        want, got = here.train(made), there.train(made)
+        assert got.columns.keys() == want.columns.keys()
+        for name, column in want.columns.items():
+            assert torch.equal(got.columns[name], column), name
+        for row, order in enumerate(made):
+            order.kept = {name: tensor[row].clone() for name, tensor in want.kept.items()}
+        first = first or (got, {name: column.clone() for name, column in got.columns.items()})
+    assert all(torch.equal(first[0].columns[name], column) for name, column in first[1].items()), "never overwritten"
+    flat = FlatModel(shop.module)
+    assert there.evaluate(flat.w, flat.buffers) == here.evaluate(flat.w, flat.buffers)
+    some = torch.arange(0, 1200, 2)
+    assert there.evaluate(flat.w, flat.buffers, some) == here.evaluate(flat.w, flat.buffers, some)
+    there.close()
+
+
+class Trap(nn.Module):
+    """Does something at the sight of client 3, whose samples are large."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.what = what
+        self.parent = os.getpid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.mean()) > 5 and os.getpid() != self.parent:
+            if self.what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.what == "exits":
+                os._exit(7)
+            if self.what == "crashes":
+                faulthandler.disable()
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.what == "memory":
+                torch.empty(1 << 60)
+            if self.what == "fails":
+                raise ValueError("cannot see this")
+            if self.what == "ours":
+                raise DivergenceError("it went away")
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("killed", ["SIGKILL", "out of memory?", "client 3 in round 1", "executor.workers"]),
+        ("exits", ["code 7", "client 3 in round 1"]),
+        ("crashes", ["SIGSEGV", "client 3 in round 1"]),
+        ("memory", ["out of memory", "client 3 in round 1", "executor.workers"]),
+        ("fails", ["client 3 in round 1", "ValueError: cannot see this"]),
+        ("ours", ["it went away"]),
+    ],
+)
+def test_a_workers_end_is_reported_with_its_client(what: str, words: list[str]) -> None:
+    shop = workshop(Trap(what))
+    executor = shop.executor(settings("processes", workers=2))
+    assert isinstance(executor, Processes)
+    made = orders(shop)
+    for _ in range(2):  # what failed once starts anew, and fails again
+        with pytest.raises(FedkeelError) as caught:
+            executor.train(made)
+        assert all(word in str(caught.value) for word in words), str(caught.value)
+        assert type(caught.value) is (DivergenceError if what == "ours" else FedkeelError)
+        assert not executor._workers
+    assert executor.train([order for order in made if order.client != 3]).w.shape[0] == 6
+    executor.close()
+
+
+def test_workers_start_late_end_with_close_and_start_again() -> None:
+    shop = workshop()
+    executor = shop.executor(settings("processes", workers=2))
+    assert isinstance(executor, Processes)
+    assert not executor._workers
+    files = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        executor.train(orders(shop))
+        pids = [each.process.pid for each in executor._workers]
+        executor.close()
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_more_threads_in_this_process_do_not_hang_the_workers() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.randn(500, 500) @ torch.randn(500, 500)
+        shop = workshop(nn.Sequential(nn.Linear(6, 800), nn.ReLU(), nn.Linear(800, 800), nn.ReLU(), nn.Linear(800, 3)))
+        executor = shop.executor(settings("processes", workers=2))
+        assert executor.train(orders(shop)).finite.all()
+        executor.close()
+    finally:
+        torch.set_num_threads(before)
+
+
+PARENT = """
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from tests.local.test_processes import *
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.5)
+        return super().forward(x)
+shop = workshop(Slow(6, 3))
+executor = shop.executor(settings("processes", workers=2))
+made = orders(shop)
+executor.train(made[:2], 1)
+print(*(each.process.pid for each in executor._workers), flush=True)
+if sys.argv[2] == "busy":
+    executor.train(made)
+else:
+    time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("when", ["busy", "idle"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_worker_outlives_its_parent(how: signal.Signals, when: str) -> None:
+    root = str(Path(__file__).parents[2])
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, root, when], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert parent.stdout is not None
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    assert all(alive(pid) for pid in workers)
+    time.sleep(0.3)
+    parent.send_signal(how)
+    parent.wait(PATIENCE)
+    parent.stdout.close()
+    until = time.monotonic() + PATIENCE
+    while any(alive(pid) for pid in workers) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if alive(pid)]

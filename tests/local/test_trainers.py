@@ -1,0 +1,113 @@
+"""A stack of clients against the same clients one by one, in float64."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedkeel import models
+from fedkeel.algorithms import ClientRule, Job, Message, Oracle
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
+from fedkeel.experiment import ExecutorSettings, LocalSettings
+from fedkeel.local.build import Workshop
+from fedkeel.local.orders import Order
+from fedkeel.local.trainers import plan
+from fedkeel.params import FlatModel
+
+SERIAL = ExecutorSettings(kind="serial")
+STACKED = ExecutorSettings(kind="vectorised", stack=100)
+SHAPE = (1, 12, 12)
+
+
+def data(sizes: list[int]) -> FederatedData:
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(n, *SHAPE)), rng.integers(0, 4, n)) for n in sizes]
+    return FederatedData.from_clients(parts, test=parts[0]).to(torch.float64)
+
+
+def workshop(name: str, sizes: list[int], rule: ClientRule | None = None, **local: Any) -> Workshop:
+    torch.manual_seed(0)
+    module = models.build(name, models.Inputs(SHAPE, 4, None)).double()
+    return Workshop(module, data(sizes), rule or ClientRule(), LocalSettings(**local), seed=3)
+
+
+def orders(shop: Workshop, epochs: list[int] | None = None, starts: bool = False) -> list[Order]:
+    flat = FlatModel(shop.module)
+    w = flat.w.clone()
+    made = []
+    for client in range(len(shop.data)):
+        count = epochs[client] if epochs else shop.local.epochs
+        lr = torch.linspace(0.1, 0.05, count, dtype=torch.float64)
+        made.append(Order(client, client, 1 + client % 2, count, w + client if starts else w, flat.buffers, lr, {}, {}))
+    return made
+
+
+def compare(shop: Workshop, made: list[Order], limit: int | None, atol: float = 1e-10) -> None:
+    rows = [row for part in plan(made, shop.data, shop.local, 100) for row in part]
+    chosen = [made[row] for row in rows]
+    stacked, alone = (shop.trainer(settings)(chosen, limit) for settings in (STACKED, SERIAL))
+    assert stacked.keys() == alone.keys()
+    for name, expected in alone.items():
+        torch.testing.assert_close(stacked[name], expected, rtol=1e-9, atol=atol)
+    moved = torch.stack([row.start for row in chosen]) - stacked["w"]
+    assert bool((moved.norm(dim=1) > 1e-6).all())
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp-400", "lenet5"])
+@pytest.mark.parametrize("extra", [{}, {"momentum": 0.9, "clip_norm": 0.5, "weight_decay": 0.01}])
+def test_one_step_for_every_batch_shape(name: str, extra: dict[str, float]) -> None:
+    """Clients of 1 to 9 samples with batches of 8: every shape, alone and filled up beside larger ones."""
+    shop = workshop(name, [*range(1, 10), 8, 3], batch_size=8, **extra)
+    compare(shop, orders(shop), limit=1)
+    same = workshop(name, [5, 5, 5], batch_size=8, **extra)
+    compare(same, orders(same, starts=name == "linear"), limit=1)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp-400"])
+def test_whole_jobs_of_unequal_length(name: str) -> None:
+    shop = workshop(name, [9, 1, 17, 4, 8], batch_size=4, momentum=0.5, clip_norm=1.0, weight_decay=0.01)
+    compare(shop, orders(shop, epochs=[1, 3, 2, 2, 1], starts=True), limit=None, atol=1e-9)
+
+
+def test_a_plan_is_even_and_in_order_of_work() -> None:
+    shop = workshop("linear", [5, 40, 12, 12, 3, 30, 12], batch_size=4)
+    made = orders(shop)
+    assert plan(made, shop.data, shop.local, None) == [[1], [5], [2], [3], [6], [0], [4]]
+    assert plan(made, shop.data, shop.local, 3) == [[1, 5, 2], [3, 6], [0, 4]]
+    assert plan(made, shop.data, shop.local, 100) == [[1, 5, 2, 3, 6, 0, 4]]
+    made[2].kept = made[5].kept = {"c": torch.zeros(2)}
+    made[3].received = {"c": torch.zeros(2)}
+    assert plan(made, shop.data, shop.local, 100) == [[1, 6, 0, 4], [5, 2], [3]]
+
+
+class Careless(ClientRule):
+    """Forgets that it may be given a stack."""
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return {"one": torch.ones(1)}, {}
+
+
+def test_a_message_without_the_client_axis_is_refused() -> None:
+    shop = workshop("linear", [4, 4], Careless())
+    with pytest.raises(FedkeelError, match="Careless: one has shape \\[1\\] for a stack of 2"):
+        shop.trainer(STACKED)(orders(shop))
+
+
+def test_channels_last_is_the_same_mathematics() -> None:
+    shop = workshop("lenet5", [9, 5], batch_size=4)
+    usual, last = (shop.trainer(ExecutorSettings(kind="serial", channels_last=c))(orders(shop)) for c in (False, True))
+    for name in usual:
+        torch.testing.assert_close(last[name], usual[name], rtol=1e-9, atol=1e-12)
+
+
+def test_channels_last_reorders_filters_and_gives_them_back() -> None:
+    module = nn.Conv2d(3, 8, 3)
+    before = module.weight.detach().clone()
+    flat = FlatModel(module, channels_last=True)
+    assert module.weight.is_contiguous(memory_format=torch.channels_last)
+    flat.load(flat.w * 2)
+    torch.testing.assert_close(module.weight.detach(), 2 * before)
+    assert flat.forward(torch.randn(2, 3, 5, 5)).is_contiguous(memory_format=torch.channels_last)
