@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
 from fedkeel.experiment import Experiment
-from fedkeel.local.build import Workshop, can_fork
+from fedkeel.local.build import Workshop
 from fedkeel.local.choose import Choice, settle
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.gate import objection
+from fedkeel.local.memory import CAN_SHARE
 from fedkeel.local.orders import Score
 from fedkeel.local.remember import place, recall, remember
 from fedkeel.params import FlatModel
@@ -104,7 +105,7 @@ def run(
 
 def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
     """The executor that was asked for; what is left open as it was last time, or else as measured now."""
-    asked, fork = experiment.executor, can_fork() and experiment.device == "cpu"
+    asked, fork = experiment.executor, CAN_SHARE and experiment.device == "cpu"
     if asked.kind == "processes" and not fork:
         raise InputError("executor.kind: processes is not accepted here; accepted: on Linux, with device cpu")
     orders = Simulation(experiment, workshop.data, flat).first_orders()

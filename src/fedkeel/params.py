@@ -98,7 +98,8 @@ class Layout:
 
 
 def _views(slices: Sequence[Slice], flat: Tensor) -> dict[str, Tensor]:
-    return {s.name: flat[..., s.start : s.stop].reshape((*flat.shape[:-1], *s.shape)) for s in slices}
+    parts = torch.split(flat, [prod(s.shape) for s in slices], dim=-1)
+    return {s.name: part.view((*flat.shape[:-1], *s.shape)) for s, part in zip(slices, parts, strict=True)}
 
 
 def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -114,7 +114,7 @@ TRUE = DenseGradient.__call__
 def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_SIZES", ())
     monkeypatch.setattr(choose, "_seconds", lambda _, way, __: 1.0 - (way.stack or 0) / 100)  # stacks look best
-    monkeypatch.setattr(choose, "_rehearse", lambda _, rivals, *__: {rivals[0]: 1.0, rivals[1]: 2.0})
+    monkeypatch.setattr(choose, "_rehearse", lambda _, rivals, *__: {way: float(i) for i, way in enumerate(rivals)})
     assert go().experiment.executor.kind == "vectorised"
     monkeypatch.setattr(DenseGradient, "__call__", lie)
     result = go({"kind": "auto", "stack": None})

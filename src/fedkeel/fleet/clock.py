@@ -12,7 +12,7 @@ from fedkeel.errors import FedkeelError
 E = TypeVar("E")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Event(Generic[E]):
     """Something that happens at a time."""
 

@@ -15,25 +15,22 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.experiment import LocalSettings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
     """One mini-batch of each of the first k clients; the others are done."""
 
-    epochs: NDArray[np.int64]
-    """[k], the epoch each is in, from 0."""
-    places: NDArray[np.int64]
-    """[k], which mini-batch of its epoch it is, from 0."""
+    epochs: int | NDArray[np.int64]
+    """The epoch, from 0, or that of each client [k]."""
+    places: int | NDArray[np.int64]
+    """Which mini-batch of its epoch it is, from 0, or that of each client [k]."""
     sizes: NDArray[np.int64]
-    """[k], samples of each; where they differ, the shorter ones are filled up to the longest, b."""
+    """[k], samples of each."""
+    ragged: bool
+    """Whether they differ: the shorter ones are then filled up to the longest, b."""
     x: Tensor
     """[k, b, ...]"""
     y: Tensor
     """[k, b]"""
-
-    @property
-    def ragged(self) -> bool:
-        """Whether some client's mini-batch is filled up."""
-        return bool((self.sizes != self.sizes[0]).any())
 
 
 class Batches:
@@ -60,35 +57,61 @@ class Batches:
         self._batch, self.steps = steps(self._sizes, np.array(epochs), local.batch_size)
         if (np.diff(self.steps) > 0).any():
             raise ValueError("the clients of a stack must come in descending order of steps")
-        self._order = np.empty((len(self._clients), int(self._sizes.max())), dtype=np.int64)
+        self._own = data.assignment.offsets[self._clients, None]
         self._augment: dict[int, torch.Generator] = {}
 
     def __iter__(self) -> Iterator[Batch]:
+        alike = (self._sizes == self._sizes[0]).all() and (self.steps == self.steps[0]).all()
+        return self._side_by_side() if alike else self._each_at_its_pace()
+
+    def _side_by_side(self) -> Iterator[Batch]:
+        """All clients have as many samples and epochs: their mini-batches are of one size and begin together."""
+        everybody = np.arange(len(self._clients))
+        size = int(self._batch[0])
+        for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
+            order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
+            for place, samples in enumerate(torch.split(order, size, dim=1)):
+                yield self._batch_of(epoch, place, np.full(len(everybody), samples.shape[1]), False, samples)
+
+    def _each_at_its_pace(self) -> Iterator[Batch]:
+        order = np.empty((len(self._clients), int(self._sizes.max())), dtype=np.int64)
         an_epoch = -(-self._sizes // self._batch)
         for step in range(self.steps[0]):
             active = int((self.steps > step).sum())
             epochs, places = np.divmod(step, an_epoch[:active])
             begin = np.flatnonzero(places == 0)
             if len(begin):
-                self._shuffle(begin, epochs[begin])
+                fresh = self._shuffled(begin, epochs[begin])
+                order[begin, : fresh.shape[1]] = fresh
             first = places * self._batch[:active]
             sizes = np.minimum(self._batch[:active], self._sizes[:active] - first)
             columns = np.minimum(first[:, None] + np.arange(sizes.max()), self._sizes[:active, None] - 1)
-            samples = torch.from_numpy(np.take_along_axis(self._order[:active], columns, axis=1))
-            x, y = self._data.train_batch(samples, [self._augment[i] for i in range(active)] if self._augment else None)
-            yield Batch(epochs, places, sizes, x, y)
+            samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
+            yield self._batch_of(epochs, places, sizes, bool((sizes != sizes[0]).any()), samples)
 
-    def _shuffle(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> None:
-        """New orders for clients that begin an epoch."""
+    def _batch_of(
+        self,
+        epochs: int | NDArray[np.int64],
+        places: int | NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        ragged: bool,
+        samples: Tensor,
+    ) -> Batch:
+        augment = [self._augment[row] for row in range(len(samples))] if self._augment else None
+        return Batch(epochs, places, sizes, ragged, *self._data.train_batch(samples, augment))
+
+    def _shuffled(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples of clients that begin an epoch, in a new order; rows of the shorter ones are filled up."""
         where = self._rounds[rows], self._clients[rows], epochs
         sizes = self._sizes[rows]
         order = streams.permutations(streams.keys(self._seed, "batches", *where), sizes)
-        assignment = self._data.assignment
-        own = assignment.offsets[self._clients[rows], None] + np.minimum(order, sizes[:, None] - 1)
-        self._order[rows, : own.shape[1]] = assignment.indices[own]
         if self._data.augment:
             for row, key in zip(rows.tolist(), streams.keys(self._seed, "augment", *where).tolist(), strict=True):
                 self._augment[row] = torch.Generator().manual_seed(key >> 1)
+        samples: NDArray[np.int64] = self._data.assignment.indices[
+            self._own[rows] + np.minimum(order, sizes[:, None] - 1)
+        ]
+        return samples
 
 
 def steps(

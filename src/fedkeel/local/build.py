@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,8 +61,3 @@ class Workshop:
 def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def can_fork() -> bool:
-    """Whether worker processes can be had: they need Linux's nameless shared memory and its death signal."""
-    return sys.platform == "linux"

@@ -25,7 +25,8 @@ _VECTORS = 6  # of a model's size that a client of a stack needs: weights, gradi
 _SIZES = (64, 256, 16, 4, 1)
 _BUDGET = 0.8  # seconds for trying ways to train
 _TRIAL = 0.02  # seconds of one measurement of such a way
-_REHEARSAL = 0.1  # seconds of one measurement of a whole executor
+_FINALISTS = 2  # ways that are tried on a whole round, in this process and in workers
+_REHEARSAL = 0.06  # seconds of one measurement of these
 _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
 _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
 
@@ -66,14 +67,17 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
         if way not in seconds and (not seconds or perf_counter() - begun < _BUDGET):
             seconds[way] = _seconds(workshop, way, orders)
     ranked = sorted(seconds, key=seconds.__getitem__)
-    if workers > 1 or asked.kind == "processes":
-        most = -(-len(orders) // workers)  # a larger stack would leave somebody idle
-        shared = [_in_processes(way, asked) for way in ranked if (way.stack or 0) <= most or asked.stack]
-        if asked.kind == "processes":
-            ranked = shared
-        elif shared:
-            seconds |= _rehearse(workshop, [ranked[0], shared[0]], orders, seconds[ranked[0]])
-            ranked = [*shared, *ranked] if seconds[shared[0]] < seconds[ranked[0]] else ranked
+    # A stack larger than a worker's share would leave somebody idle.
+    shared = [_in_processes(way, asked) for way in ranked if (way.stack or 0) <= -(-len(orders) // workers)]
+    if asked.kind == "processes":
+        ranked = shared or [_in_processes(way, asked) for way in ranked]
+    elif workers > 1:
+        finals = [*ranked[:_FINALISTS], *shared[:_FINALISTS]]
+        few = _few(workshop, orders, seconds[ranked[0]], 2 * workers * max(way.stack or 1 for way in finals))
+        measured = _rehearse(workshop, finals, few, seconds[ranked[0]] / _work(workshop, orders).sum())
+        share = _work(workshop, orders).sum() / _work(workshop, few).sum()
+        ranked = [*sorted(finals, key=measured.__getitem__), *ranked]
+        seconds |= {way: value * share for way, value in measured.items()}
     return _first_that_holds(workshop, ranked, orders, _report(seconds))
 
 
@@ -147,17 +151,23 @@ def _seconds(workshop: Workshop, way: ExecutorSettings, orders: Sequence[Order])
     return float(best / work.clip(max=limit).sum() * _work(workshop, orders).sum())
 
 
+def _few(workshop: Workshop, orders: Sequence[Order], round_seconds: float, least: int) -> Sequence[Order]:
+    """So many orders that one step of all takes no longer than a rehearsal, but enough to keep everybody busy."""
+    step_seconds = round_seconds / _work(workshop, orders).mean()
+    return orders[: max(least, int(len(orders) * _REHEARSAL / step_seconds))]
+
+
 def _rehearse(
-    workshop: Workshop, rivals: Sequence[ExecutorSettings], orders: Sequence[Order], round_seconds: float
+    workshop: Workshop, rivals: Sequence[ExecutorSettings], orders: Sequence[Order], step_seconds: float
 ) -> dict[ExecutorSettings, float]:
-    """Each rival on the whole round, or on its first steps where that would take too long, in turns."""
+    """The seconds that each rival would take for these orders, from as many steps as time allows, in turns."""
     work = _work(workshop, orders)
-    limit = int(np.clip(_REHEARSAL / round_seconds * work.max(), 1, work.max()))
+    limit = int(np.clip(_REHEARSAL / (step_seconds * len(orders)), 1, work.max()))
     executors = [workshop.executor(settings) for settings in rivals]
     times: list[list[float]] = [[] for _ in rivals]
     try:
         for executor in executors:
-            executor.train(orders, 1)
+            executor.train(orders[:1], 1)  # workers start
         for _ in range(2):
             for executor, seconds in zip(executors, times, strict=True):
                 begun = perf_counter()

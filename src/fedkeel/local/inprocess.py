@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.memory import CAN_SHARE, Lender
 from fedkeel.local.orders import Columns, Order, Score, Trained
 from fedkeel.local.trainers import Trainer, plan
 
@@ -26,34 +26,34 @@ class InProcess:
         self._data = data
         self._local = local
         self._stack = stack
+        # Large results in memory that is used again: the system takes its time to hand out fresh pages.
+        self._lender = Lender() if CAN_SHARE else None
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         """What became of these orders, in their order; with `limit`, after so many steps."""
         columns: Columns = {}
         for rows in plan(orders, self._data, self._local, self._stack):
             part = self._trainer([orders[row] for row in rows], limit)
-            if not columns:
-                columns = allocate(part, orders)
+            columns = columns or self._room(part, orders)
             put(part, rows, columns)
         return Trained(columns)
+
+    def _room(self, part: Columns, orders: Sequence[Order]) -> Columns:
+        """Columns for all orders, of the kinds that one part of them has."""
+        shapes = {name: (len(orders), *tensor.shape[1:]) for name, tensor in part.items()}
+        shapes["lr"] = len(orders), max(order.epochs for order in orders)
+        if self._lender is None or part["w"].is_cuda:
+            return {name: tensor.new_empty(shapes[name]) for name, tensor in part.items()}
+        return self._lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
         """Test `w` on the test set, or on those samples of it."""
         return self._evaluator.score(w, buffers, samples)
 
     def close(self) -> None:
-        """Nothing outlives a call."""
-
-
-def allocate(part: Columns, orders: Sequence[Order], empty: Callable[..., Tensor] = torch.empty) -> Columns:
-    """Columns for all orders, of the kind that one part of them has."""
-    columns = {
-        name: empty((len(orders), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-        for name, tensor in part.items()
-    }
-    longest = max(order.epochs for order in orders)
-    columns["lr"] = part["lr"].new_zeros(len(orders), longest)
-    return columns
+        """Give back what is lent."""
+        if self._lender is not None:
+            self._lender.close()
 
 
 def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:

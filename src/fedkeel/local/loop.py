@@ -64,19 +64,18 @@ def train(
             done.append({name: tensor[step.active :] for name, tensor in job.carry.items()})
             job = job.first(step.active)
             velocity = velocity if velocity is None else velocity[: step.active]
-        active = w if step.active is None else w[: step.active]
+        active = w if step.active in (None, len(w)) else w[: step.active]
         direction = rule.step(job, active, oracle)
         if momentum:
             velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
             direction = velocity
+        rate = (
+            job.lr[..., step.epochs, None] if isinstance(step.epochs, int) else job.lr.gather(-1, step.epochs[:, None])
+        )
         if number:
-            active.addcmul_(_rate(job.lr, step.epochs), direction, value=-1)
+            active.addcmul_(rate, direction, value=-1)
         else:  # the first step leaves the server's vector alone and makes the loop's own
-            w = torch.addcmul(w, _rate(job.lr, step.epochs), direction, value=-1)
+            w = torch.addcmul(w, rate, direction, value=-1)
     carry = {name: torch.cat([part[name] for part in (job.carry, *reversed(done))]) for name in job.carry}
     begun = replace(begun, carry=carry if done else job.carry)
     return Outcome(begun, w, *rule.end(begun, w, oracle))
-
-
-def _rate(lr: Tensor, epochs: int | Tensor) -> Tensor:
-    return lr[..., epochs, None] if isinstance(epochs, int) else lr.gather(-1, epochs[:, None])

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+CAN_SHARE = hasattr(os, "memfd_create")
+"""Linux only."""
 _ALIGNMENT = 64
 
 

@@ -65,9 +65,12 @@ class _Oracle:
         """[C], mean loss over the samples seen in training, each at the time it was seen."""
         total = np.zeros(len(self._batches.steps))
         seen = np.zeros(len(self._batches.steps))
-        for loss, sizes in zip(self._losses, self._sizes, strict=True):
-            total[: len(sizes)] += loss.double().cpu().numpy() * sizes
-            seen[: len(sizes)] += sizes
+        if self._losses:
+            losses = torch.cat(self._losses).double().cpu().numpy()  # at once: most are short
+            places = np.concatenate([np.arange(len(sizes)) for sizes in self._sizes])
+            sizes = np.concatenate(self._sizes)
+            np.add.at(total, places, losses * sizes)
+            np.add.at(seen, places, sizes)
         if not seen.all():
             raise FedkeelError("the client rule asked for no gradient in a whole job, so there is no training loss")
         return total / seen
@@ -85,9 +88,10 @@ class ClientOracle(_Oracle):
         self._dropout = 0
 
     def _step(self, batch: Batch) -> Step:
-        epoch = int(batch.epochs[0])
-        self._dropout = (streams.key(*self._where, epoch) >> 1) ^ int(batch.places[0])
-        return Step(epoch)
+        assert isinstance(batch.epochs, int)
+        assert isinstance(batch.places, int)
+        self._dropout = (streams.key(*self._where, batch.epochs) >> 1) ^ batch.places
+        return Step(batch.epochs)
 
     def grad(self, w: Tensor) -> Tensor:
         """Gradient [D] of the current mini-batch's mean loss at `w`, clipped, plus weight decay.
@@ -134,9 +138,9 @@ class StackOracle(_Oracle):
             sizes = torch.from_numpy(batch.sizes).to(batch.x.device)[:, None]
             real = torch.arange(batch.y.shape[1], device=batch.x.device) < sizes
             self._weights = torch.where(real, 1 / sizes.double(), 0.0)
-        epochs = batch.epochs
-        same = bool((epochs == epochs[0]).all())
-        return Step(int(epochs[0]) if same else torch.from_numpy(epochs).to(batch.x.device), len(epochs))
+        if isinstance(batch.epochs, int):
+            return Step(batch.epochs, len(batch.sizes))
+        return Step(torch.from_numpy(batch.epochs).to(batch.x.device), len(batch.sizes))
 
     def grad(self, w: Tensor) -> Tensor:
         """Gradients [k, D] of the current mini-batches' mean losses at `w` [k, D], clipped, plus weight decay."""

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkeel.algorithms.rules import Message
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
@@ -25,7 +26,7 @@ from fedkeel.local.evaluation import BATCH, Evaluator, score
 from fedkeel.local.memory import Lender, Parcel
 from fedkeel.local.orders import Columns, Order, Score, Trained
 from fedkeel.local.trainers import Trainer, plan
-from fedkeel.local.worker import LESS_MEMORY, DeliverRequest, Done, Failed, Request, Slip, TestRequest, TrainRequest
+from fedkeel.local.worker import LESS_MEMORY, DeliverRequest, Done, Failed, Request, Slips, TestRequest, TrainRequest
 
 SHOWN = 5  # clients named in a message
 _STOP_SECONDS = 5.0
@@ -93,7 +94,7 @@ class Processes:
             **{name: ((count, *shape), dtype) for name, (shape, dtype) in self._extra.items()},
         }
 
-    def _pack(self, orders: Sequence[Order]) -> tuple[Parcel, list[Slip]]:
+    def _pack(self, orders: Sequence[Order]) -> tuple[Parcel, Slips]:
         """Every tensor once, and the orders in words."""
         names: dict[int, str] = {}
         tensors: dict[str, Tensor] = {}
@@ -105,19 +106,19 @@ class Processes:
                 tensors[known] = tensor
             return known
 
-        slips = [
-            (
-                order.client,
-                order.round,
-                order.epochs,
-                name(order.start),
-                name(order.buffers),
-                name(order.lr),
-                {key: name(tensor) for key, tensor in order.received.items()},
-                {key: name(tensor) for key, tensor in order.kept.items()},
-            )
-            for order in orders
-        ]
+        def messages(all_: list[Message]) -> list[dict[str, str]]:
+            return [{key: name(tensor) for key, tensor in each.items()} for each in all_] if any(all_) else []
+
+        slips = Slips(
+            client=[order.client for order in orders],
+            round=[order.round for order in orders],
+            epochs=[order.epochs for order in orders],
+            start=[name(order.start) for order in orders],
+            buffers=[name(order.buffers) for order in orders],
+            lr=[name(order.lr) for order in orders],
+            received=messages([order.received for order in orders]),
+            kept=messages([order.kept for order in orders]),
+        )
         return self._send(tensors), slips
 
     def _send(self, tensors: Columns) -> Parcel:

@@ -28,8 +28,33 @@ END = -1
 LESS_MEMORY = "fewer workers (executor.workers) or smaller stacks (executor.stack) need less"
 _PR_SET_PDEATHSIG = 1
 
-Slip = tuple[int, int, int, str, str, str, dict[str, str], dict[str, str]]
-"""An order in a few words: client, round, epochs, and the names of its tensors in the parcel."""
+
+@dataclass(frozen=True)
+class Slips:
+    """Orders in a few words, column by column: tensors by their names in a parcel."""
+
+    client: Sequence[int]
+    round: Sequence[int]
+    epochs: Sequence[int]
+    start: Sequence[str]
+    buffers: Sequence[str]
+    lr: Sequence[str]
+    received: Sequence[dict[str, str]]
+    kept: Sequence[dict[str, str]]
+
+    def order(self, row: int, tensors: dict[str, Tensor]) -> Order:
+        """As it was dispatched."""
+        return Order(
+            job=0,
+            client=self.client[row],
+            round=self.round[row],
+            epochs=self.epochs[row],
+            start=tensors[self.start[row]],
+            buffers=tensors[self.buffers[row]],
+            lr=tensors[self.lr[row]],
+            received={name: tensors[place] for name, place in self.received[row].items()} if self.received else {},
+            kept={name: tensors[place] for name, place in self.kept[row].items()} if self.kept else {},
+        )
 
 
 @dataclass(frozen=True)
@@ -37,7 +62,7 @@ class TrainRequest:
     """Train these orders; ticket n means the n-th stack."""
 
     inputs: Parcel
-    slips: Sequence[Slip]
+    slips: Slips
     stacks: Sequence[Sequence[int]]
     limit: int | None
     outputs: Parcel
@@ -172,25 +197,10 @@ class _Worker:
         held: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for ticket in self._draw():
             rows = request.stacks[ticket]
-            part = self._trainer([_order(request.slips[row], inputs) for row in rows], request.limit)
+            part = self._trainer([request.slips.order(row, inputs) for row in rows], request.limit)
             put({name: tensor for name, tensor in part.items() if name in outputs}, rows, outputs)
             rest = {name: tensor for name, tensor in part.items() if name not in outputs}
             if rest:
                 self._held.append((rows, rest))
                 held.update({name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in rest.items()})
         return Done(held, {})
-
-
-def _order(slip: Slip, inputs: dict[str, Tensor]) -> Order:
-    client, round_, epochs, start, buffers, lr, received, kept = slip
-    return Order(
-        job=0,
-        client=client,
-        round=round_,
-        epochs=epochs,
-        start=inputs[start],
-        buffers=inputs[buffers],
-        lr=inputs[lr],
-        received={name: inputs[place] for name, place in received.items()},
-        kept={name: inputs[place] for name, place in kept.items()},
-    )

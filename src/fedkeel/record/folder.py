@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from fedkeel.errors import InputError
 from fedkeel.experiment import Experiment
-from fedkeel.runtime.progress import Arrival, RoundEnd
+from fedkeel.runtime.progress import RoundEnd
 
-_ARRIVAL = [field.name for field in fields(Arrival)]
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -54,7 +52,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def add(self, end: RoundEnd) -> None:
         """Write down one round."""
-        self._clients.writelines(_line({name: getattr(a, name) for name in _ARRIVAL}) for a in end.arrivals)
+        self._clients.writelines(_lines(end.arrivals.columns))
         self._clients.flush()
         if end.evaluation is not None:
             self._history.write(_line(vars(end.evaluation)))
@@ -94,3 +92,16 @@ def _taken(path: Path) -> TakenError:
 
 def _line(row: Mapping[str, Any]) -> str:
     return _encode(row) + "\n"
+
+
+def _lines(columns: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """The same for many rows, column by column, which is several times faster than row by row."""
+    template = "{" + ", ".join(f"{_encode(name)}: %s" for name in columns) + "}\n"
+    return map(template.__mod__, zip(*map(_texts, columns.values()), strict=True))
+
+
+def _texts(column: Sequence[Any]) -> list[str]:
+    if column and isinstance(column[0], list):  # rows share their lists
+        known = {id(value): _encode(value) for value in column}
+        return [known[id(value)] for value in column]
+    return _encode(column)[1:-1].split(", ") if column else []

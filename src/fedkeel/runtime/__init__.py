@@ -1,6 +1,6 @@
 """The server's loop over events."""
 
-from fedkeel.runtime.progress import Arrival, Evaluation, RoundEnd
+from fedkeel.runtime.progress import Arrival, Arrivals, Evaluation, RoundEnd
 from fedkeel.runtime.simulation import Simulation
 
-__all__ = ["Arrival", "Evaluation", "RoundEnd", "Simulation"]
+__all__ = ["Arrival", "Arrivals", "Evaluation", "RoundEnd", "Simulation"]

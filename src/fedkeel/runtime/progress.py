@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, overload
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Evaluation:
     """Uploads aggregated."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Arrival:
     """One row of `clients.jsonl`."""
 
@@ -48,6 +50,25 @@ class Arrival:
     arrived: float
 
 
+class Arrivals(Sequence[Arrival]):
+    """A round's arrivals, kept in columns: a thousand rows cost a few lists until somebody looks at one."""
+
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        self.columns = {field.name: columns[field.name] for field in fields(Arrival)}
+
+    def __len__(self) -> int:
+        return len(self.columns["client"])
+
+    @overload
+    def __getitem__(self, place: int) -> Arrival: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Arrival]: ...
+    def __getitem__(self, place: int | slice) -> Arrival | list[Arrival]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return Arrival(**{name: column[place] for name, column in self.columns.items()})
+
+
 @dataclass(frozen=True)
 class RoundEnd:
     """A finished round; `evaluation` only where the model was tested."""
@@ -57,5 +78,5 @@ class RoundEnd:
     seconds: float
     """Real ones: dispatch, local training and aggregation, without evaluation."""
     train_loss: float
-    arrivals: list[Arrival]
+    arrivals: Arrivals
     evaluation: Evaluation | None

@@ -20,7 +20,7 @@ from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Executor, Order, Trained, gather
 from fedkeel.params import FlatModel
-from fedkeel.runtime.progress import Arrival, Evaluation, RoundEnd
+from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
 
 ARRIVES, BEGINS = 0, 1  # what comes first at one instant
 
@@ -204,35 +204,27 @@ class Simulation:
             self.buffers = shares / shares.sum() @ trained.buffers
         return list(weights.tolist())
 
-    def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: int) -> list[Arrival]:
-        rows = zip(
-            self._arrived,
-            samples,
-            weights,
-            _readable(trained.lr),
-            trained.steps.tolist(),
-            trained.loss.tolist(),
-            strict=True,
+    def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: int) -> Arrivals:
+        flights = [flight for flight, _ in self._arrived]
+        epochs = [flight.order.epochs for flight in flights]
+        return Arrivals(
+            {
+                "client": [flight.order.client for flight in flights],
+                "round": [flight.order.round for flight in flights],
+                "start_version": [flight.version for flight in flights],
+                "staleness": [self.version - flight.version for flight in flights],
+                "epochs": epochs,
+                "steps": trained.steps.tolist(),
+                "samples": samples,
+                "learning_rates": _readable(trained.lr, epochs),
+                "weight": weights,
+                "train_loss": trained.loss.tolist(),
+                "bytes_up": [bytes_up] * len(flights),
+                "bytes_down": [flight.bytes_down for flight in flights],
+                "dispatched": [flight.dispatched for flight in flights],
+                "arrived": [time for _, time in self._arrived],
+            }
         )
-        return [
-            Arrival(
-                client=flight.order.client,
-                round=flight.order.round,
-                start_version=flight.version,
-                staleness=self.version - flight.version,
-                epochs=flight.order.epochs,
-                steps=steps,
-                samples=size,
-                learning_rates=rates[: flight.order.epochs],
-                weight=weight,
-                train_loss=loss,
-                bytes_up=bytes_up,
-                bytes_down=flight.bytes_down,
-                dispatched=flight.dispatched,
-                arrived=time,
-            )
-            for (flight, time), size, weight, rates, steps, loss in rows
-        ]
 
     def _evaluate(self, round: int, train_loss: float, started: float) -> Evaluation | None:
         if round % self.experiment.evaluate_every and round != self.experiment.rounds:
@@ -263,13 +255,14 @@ class Simulation:
         return self.rule.evaluated(self.state)
 
 
-def _readable(lr: Tensor) -> list[list[float]]:
+def _readable(lr: Tensor, epochs: list[int]) -> list[list[float]]:
     """Rates as they were written: 0.05, not 0.05000000074505806."""
-    known: dict[bytes, list[float]] = {}
+    known: dict[tuple[bytes, int], list[float]] = {}
     rows = []
-    for row in lr.cpu().numpy():
-        if (key := row.tobytes()) not in known:
-            known[key] = [float(str(rate)) for rate in row]
+    for row, count in zip(lr.cpu().numpy(), epochs, strict=True):
+        key = row.tobytes(), count
+        if key not in known:
+            known[key] = [float(str(rate)) for rate in row[:count]]
         rows.append(known[key])
     return rows
 

@@ -31,6 +31,8 @@ class DenseGradient:
     def __init__(self, layers: list[Layer], layout: Layout) -> None:
         self._layers = layers
         self._layout = layout
+        self._at: Tensor | None = None
+        self._views: dict[str, Tensor] = {}
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> DenseGradient | None:
@@ -47,7 +49,9 @@ class DenseGradient:
         """(Loss [k], gradient [k, D])."""
         # While all clients still stand at the same weights, one large product serves them all.
         shared = w.stride(0) == 0 and len(w) > 1
-        views = self._layout.views(w[0] if shared else w)
+        if w is not self._at:  # the loop moves its vectors in place
+            self._at, self._views = w, self._layout.views(w[0] if shared else w)
+        views = self._views
         multiply = _shared if shared else _each
         inputs = [x.flatten(2)]
         for layer in self._layers:
@@ -83,7 +87,7 @@ def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor
     log_p = z.log_softmax(-1)
     losses = -log_p.gather(-1, y[..., None])[..., 0]
     delta = log_p.exp_()
-    delta.scatter_add_(-1, y[..., None], delta.new_full((1, 1, 1), -1.0).expand(*y.shape, 1))
+    delta.scatter_(-1, y[..., None], -1.0, reduce="add")
     if weights is None:
         return losses.mean(-1), delta.div_(y.shape[1])
     return (losses * weights).sum(-1), delta.mul_(weights[..., None])
