@@ -137,9 +137,9 @@ class FlatModel:
         for parameter, view in zip(self.parameters, self.layout.views(self.w).values(), strict=True):
             parameter.data = view
             if channels_last and view.dim() == 4:
-                parameter.data = view.contiguous(memory_format=torch.channels_last)
-                if parameter.data.data_ptr() != view.data_ptr():
-                    self._reordered.append((parameter, view))
+                # A clone, even where one channel makes both orders the same: its strides tell PyTorch which is meant.
+                parameter.data = view.clone(memory_format=torch.channels_last)
+                self._reordered.append((parameter, view))
 
     def forward(self, x: Tensor) -> Tensor:
         """The module's output."""

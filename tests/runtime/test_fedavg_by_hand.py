@@ -74,10 +74,9 @@ def by_hand(net: nn.Module, local: dict[str, float], server_lr: float) -> nn.Mod
     "executor",
     [
         {"kind": "serial"},
-        {"kind": "serial", "channels_last": True},
         {"kind": "processes", "stack": 0, "channels_last": False, "workers": 2},
     ],
-    ids=["serial", "channels last", "processes"],
+    ids=["serial", "processes"],
 )
 def test_three_rounds_of_fedavg(server_lr: float, executor: dict[str, Any]) -> None:
     torch.manual_seed(0)

@@ -56,6 +56,9 @@ def train(
     (v <- m v + d, started at d) and begins anew with every job.
     """
     begun = job = rule.begin(job, oracle)
+    # A rule that takes plain gradients needs none in its hands: an oracle may make the whole step at once.
+    plain = type(rule).step is ClientRule.step and not momentum
+    descend = getattr(oracle, "descend", None) if plain else None
     w = job.start
     velocity: Tensor | None = None
     done: list[dict[str, Tensor]] = []
@@ -64,18 +67,20 @@ def train(
             done.append({name: tensor[step.active :] for name, tensor in job.carry.items()})
             job = job.first(step.active)
             velocity = velocity if velocity is None else velocity[: step.active]
-        active = w if step.active in (None, len(w)) else w[: step.active]
-        direction = rule.step(job, active, oracle)
-        if momentum:
-            velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
-            direction = velocity
+        old = new = w if step.active in (None, len(w)) else w[: step.active]
+        if not number:  # the first step leaves the server's vector alone and makes the loop's own
+            new = w = torch.empty_like(w, memory_format=torch.contiguous_format)
         rate = (
             job.lr[..., step.epochs, None] if isinstance(step.epochs, int) else job.lr.gather(-1, step.epochs[:, None])
         )
-        if number:
-            active.addcmul_(rate, direction, value=-1)
-        else:  # the first step leaves the server's vector alone and makes the loop's own
-            w = torch.addcmul(w, rate, direction, value=-1)
+        if descend is not None:
+            descend(old, rate, new)
+            continue
+        direction = rule.step(job, old, oracle)
+        if momentum:
+            velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
+            direction = velocity
+        torch.addcmul(old, rate, direction, value=-1, out=new)
     carry = {name: torch.cat([part[name] for part in (job.carry, *reversed(done))]) for name in job.carry}
     begun = replace(begun, carry=carry if done else job.carry)
     return Outcome(begun, w, *rule.end(begun, w, oracle))

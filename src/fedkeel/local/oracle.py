@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -101,8 +101,10 @@ class ClientOracle(_Oracle):
         """
         batch = self._current()
         kept = None if self._fresh else self._model.buffers
-        # Dropout inside a module can only draw from torch's global generators, which the executor restores.
-        torch.manual_seed(self._dropout)
+        # Dropout inside a module can only draw from torch's global generators, which the trainer restores.
+        torch.default_generator.manual_seed(self._dropout)  # torch.manual_seed takes a millisecond without CUDA
+        if w.is_cuda:
+            torch.cuda.manual_seed(self._dropout)
         self._model.load(w)
         with torch.enable_grad():
             loss = cross_entropy(self._model.forward(batch.x[0]), batch.y[0])
@@ -114,7 +116,10 @@ class ClientOracle(_Oracle):
 
 
 class Gradient(Protocol):
-    """Gradients of many clients at once."""
+    """Gradients of many clients at once.
+
+    One that can also make a whole step cheaper than a gradient has a method `descend(w, x, y, weights, rate, out)`.
+    """
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """(Loss [k], gradient [k, D]) at `w` [k, D] of mini-batches x [k, b, ...] and y [k, b].
@@ -149,3 +154,17 @@ class StackOracle(_Oracle):
         loss, g = self._gradient(w, batch.x, batch.y, weights)
         self._count(loss)
         return self._finish(g, w)
+
+    @property
+    def descend(self) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+        """`descend(w, rate, out)`: out <- w - rate * grad(w), where that is cheaper in one go."""
+        fused = getattr(self._gradient, "descend", None)
+        if fused is None or self._local.clip_norm is not None or self._local.weight_decay:
+            return None
+
+        def descend(w: Tensor, rate: Tensor, out: Tensor) -> None:
+            batch = self._current()
+            weights = None if self._weights is None else self._weights.to(w.dtype)
+            self._count(fused(w, batch.x, batch.y, weights, rate, out))
+
+        return descend

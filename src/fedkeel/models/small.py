@@ -71,7 +71,8 @@ def _lenet5(inputs: Inputs, first: int, second: int) -> Classifier:
 
 
 def _pooled(before: int, after: int, kernel: int, padding: int) -> list[nn.Module]:
-    return [nn.Conv2d(before, after, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    """ReLU and maximum commute: pooling first leaves the ReLU a quarter of the pixels."""
+    return [nn.Conv2d(before, after, kernel, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
 
 
 def _stack(

@@ -47,35 +47,57 @@ class DenseGradient:
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """(Loss [k], gradient [k, D])."""
+        g = w.new_empty(w.shape)
+        return self._sweep(w, x, y, weights, None, g), g
+
+    def descend(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None, rate: Tensor, out: Tensor) -> Tensor:
+        """out <- w - rate * gradient in one sweep, without a gradient in between; returns the loss [k].
+
+        `out` may be `w`. `rate` is [k, 1].
+        """
+        return self._sweep(w, x, y, weights, rate, out)
+
+    def _sweep(
+        self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None, rate: Tensor | None, out: Tensor
+    ) -> Tensor:
         # While all clients still stand at the same weights, one large product serves them all.
         shared = w.stride(0) == 0 and len(w) > 1
-        if w is not self._at:  # the loop moves its vectors in place
-            self._at, self._views = w, self._layout.views(w[0] if shared else w)
-        views = self._views
-        multiply = _shared if shared else _each
+        views = self._named(w)
+        used = self._layout.views(w[0]) if shared else views
+        multiply = _shared if shared else torch.bmm
         inputs = [x.flatten(2)]
         for layer in self._layers:
-            z = multiply(inputs[-1], views[layer.weight].mT)
+            z = multiply(inputs[-1], used[layer.weight].mT)
             if layer.bias is not None:
-                z += views[layer.bias] if shared else views[layer.bias][:, None]
+                z += used[layer.bias] if shared else used[layer.bias][:, None]
             inputs.append(z.relu_() if layer.relu else z)
         loss, delta = _cross_entropy(inputs.pop(), y, weights)
-        g = w.new_empty(w.shape)
-        out = self._layout.views(g)
+        if rate is not None:
+            delta.mul_(rate[..., None])  # everything that is made of it is linear in it
+        targets = self._named(out)
         for number in reversed(range(len(self._layers))):
-            layer = self._layers[number]
-            torch.bmm(delta.mT, inputs[number], out=out[layer.weight])
-            if layer.bias is not None:
-                torch.sum(delta, dim=1, out=out[layer.bias])
+            layer, above = self._layers[number], delta
             if number:
-                delta = multiply(delta, views[layer.weight])
+                delta = multiply(above, used[layer.weight])
                 if self._layers[number - 1].relu:
                     delta = torch.ops.aten.threshold_backward(delta, inputs[number], 0.0)
-        return loss, g
+            if rate is None:
+                torch.bmm(above.mT, inputs[number], out=targets[layer.weight])
+            else:
+                old = views[layer.weight]
+                torch.baddbmm(old, above.mT, inputs[number], alpha=-1, out=targets[layer.weight])
+            if layer.bias is not None:
+                total = above.sum(1)
+                if rate is not None:
+                    total = views[layer.bias] - total
+                targets[layer.bias].copy_(total)
+        return loss
 
-
-def _each(a: Tensor, b: Tensor) -> Tensor:
-    return torch.bmm(a, b)
+    def _named(self, w: Tensor) -> dict[str, Tensor]:
+        """Views of a stack's vectors; the loop moves the same ones in place, step after step."""
+        if w is not self._at:
+            self._at, self._views = w, self._layout.views(w)
+        return self._views
 
 
 def _shared(a: Tensor, b: Tensor) -> Tensor:
