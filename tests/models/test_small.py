@@ -30,11 +30,11 @@ def test_mnist_cnn_fedagg_section_vi_a5(count, trace):
     model = build("mnist-cnn", MNIST)
     assert trace(model, torch.randn(2, 1, 28, 28)) == [
         "Conv2d 32x28x28",
-        "ReLU 32x28x28",
         "MaxPool2d 32x14x14",
+        "ReLU 32x14x14",
         "Conv2d 64x14x14",
-        "ReLU 64x14x14",
         "MaxPool2d 64x7x7",
+        "ReLU 64x7x7",
         "Flatten 3136",
         "Linear 512",
         "ReLU 512",
@@ -61,11 +61,11 @@ def test_lenet5_on_28_pixels_lecun_1998(count, trace):
     model = build("lenet5", MNIST)
     assert trace(model, torch.randn(2, 1, 28, 28)) == [
         "Conv2d 6x28x28",
-        "ReLU 6x28x28",
         "MaxPool2d 6x14x14",
+        "ReLU 6x14x14",
         "Conv2d 16x10x10",
-        "ReLU 16x10x10",
         "MaxPool2d 16x5x5",
+        "ReLU 16x5x5",
         "Flatten 400",
         "Linear 120",
         "ReLU 120",
@@ -79,7 +79,7 @@ def test_lenet5_on_28_pixels_lecun_1998(count, trace):
 
 def test_lenet5_on_32_pixels_needs_no_padding(count, trace):
     model = build("lenet5", CIFAR10)
-    assert trace(model, torch.randn(2, 3, 32, 32))[:6:5] == ["Conv2d 6x28x28", "MaxPool2d 16x5x5"]
+    assert trace(model, torch.randn(2, 3, 32, 32))[:6:5] == ["Conv2d 6x28x28", "ReLU 16x5x5"]
     convolutions = (6 * 3 * 25 + 6) + (16 * 6 * 25 + 16)
     assert count(model) == convolutions + (400 * 120 + 120) + (120 * 84 + 84) + (84 * 10 + 10)
 
