@@ -101,9 +101,11 @@ def summary(result: Result, figure: Path) -> None:
             f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}",
         )
     table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
-    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s")
+    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {result.experiment.executor.label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
     console.print(table)
+    for path, reason in s["probe"]["refused"].items():
+        console.print(f"not used: {path}: {reason}", soft_wrap=True, markup=False)
     console.print(f"run folder  {result.out}\nfigure      {figure}", soft_wrap=True, markup=False)
 
 

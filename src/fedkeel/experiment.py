@@ -171,6 +171,12 @@ class ExecutorSettings(Section):
         """Whether nothing that could change a result is left open."""
         return self.kind != "auto" and self.stack is not None and self.channels_last is not None
 
+    @property
+    def label(self) -> str:
+        """In words."""
+        stack = f" in stacks of {self.stack}" if self.stack else ""
+        return f"{self.kind}{stack}{', channels last' if self.channels_last else ''}"
+
 
 class Experiment(Section):
     """Everything that decides what a run computes."""

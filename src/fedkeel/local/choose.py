@@ -89,7 +89,7 @@ def _first_that_holds(
         reason = objection(workshop, settings, orders)
         if reason is None:
             return Choice(settings, seconds, refused)
-        refused[_name(settings)] = reason
+        refused[settings.label] = reason
     raise _refusal(ranked[0], next(iter(refused.values())))
 
 
@@ -192,15 +192,10 @@ def _time(work: Callable[[], object]) -> float:
     return perf_counter() - begun
 
 
-def _name(settings: ExecutorSettings) -> str:
-    stack = f" in stacks of {settings.stack}" if settings.stack else ""
-    return f"{settings.kind}{stack}{', channels last' if settings.channels_last else ''}"
-
-
 def _report(seconds: dict[ExecutorSettings, float]) -> dict[str, float]:
-    return {_name(settings): float(f"{value:.3g}") for settings, value in seconds.items()}
+    return {settings.label: float(f"{value:.3g}") for settings, value in seconds.items()}
 
 
 def _refusal(asked: ExecutorSettings, reason: str) -> InputError:
     accepted = "serial, or auto" if asked.stack or asked.kind == "vectorised" else "executor.channels_last=false"
-    return InputError(f"executor: {_name(asked)} is not accepted for this model: {reason}; accepted: {accepted}")
+    return InputError(f"executor: {asked.label} is not accepted for this model: {reason}; accepted: {accepted}")
