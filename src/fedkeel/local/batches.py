@@ -14,6 +14,9 @@ from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.experiment import LocalSettings
 
+GATHERED_BYTES = 1 << 20
+"""Of samples that are fetched at once: several small mini-batches, but no more than a cache holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -68,10 +71,16 @@ class Batches:
         """All clients have as many samples and epochs: their mini-batches are of one size and begin together."""
         everybody = np.arange(len(self._clients))
         size = int(self._batch[0])
+        one = size * len(everybody) * self._data.train.x[0].nbytes
+        some = size * max(1, GATHERED_BYTES // one)
         for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
-            for place, samples in enumerate(torch.split(order, size, dim=1)):
-                yield self._batch_of(epoch, place, np.full(len(everybody), samples.shape[1]), False, samples)
+            place = 0
+            for samples in torch.split(order, some, dim=1):
+                fetched = self._fetch(samples)
+                for x, y in zip(*(torch.split(part, size, dim=1) for part in fetched), strict=True):
+                    yield Batch(epoch, place, np.full(len(everybody), y.shape[1]), False, x, y)
+                    place += 1
 
     def _each_at_its_pace(self) -> Iterator[Batch]:
         order = np.empty((len(self._clients), int(self._sizes.max())), dtype=np.int64)
@@ -87,18 +96,12 @@ class Batches:
             sizes = np.minimum(self._batch[:active], self._sizes[:active] - first)
             columns = np.minimum(first[:, None] + np.arange(sizes.max()), self._sizes[:active, None] - 1)
             samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
-            yield self._batch_of(epochs, places, sizes, bool((sizes != sizes[0]).any()), samples)
+            yield Batch(epochs, places, sizes, bool((sizes != sizes[0]).any()), *self._fetch(samples))
 
-    def _batch_of(
-        self,
-        epochs: int | NDArray[np.int64],
-        places: int | NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        ragged: bool,
-        samples: Tensor,
-    ) -> Batch:
+    def _fetch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples by number [k, ...]; augmentation is one draw a sample, so it does not matter how many at once."""
         augment = [self._augment[row] for row in range(len(samples))] if self._augment else None
-        return Batch(epochs, places, sizes, ragged, *self._data.train_batch(samples, augment))
+        return self._data.train_batch(samples, augment)
 
     def _shuffled(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples of clients that begin an epoch, in a new order; rows of the shorter ones are filled up."""

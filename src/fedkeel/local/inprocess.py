@@ -33,7 +33,8 @@ class InProcess:
         """What became of these orders, in their order; with `limit`, after so many steps."""
         columns: Columns = {}
         for rows in plan(orders, self._data, self._local, self._stack):
-            part = self._trainer([orders[row] for row in rows], limit)
+            room = columns["w"][span] if columns and (span := consecutive(rows)) else None
+            part = self._trainer([orders[row] for row in rows], limit, room)
             columns = columns or self._room(part, orders)
             put(part, rows, columns)
         return Trained(columns)
@@ -56,6 +57,12 @@ class InProcess:
             self._lender.close()
 
 
+def consecutive(rows: Sequence[int]) -> slice | None:
+    """The rows as a slice, if they are one."""
+    span = slice(rows[0], rows[-1] + 1)
+    return span if [*rows] == [*range(span.start, span.stop)] else None
+
+
 def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
     """Write the rows of a part where they belong."""
     if part.keys() != columns.keys():
@@ -63,10 +70,11 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
             f"the client rule sends or keeps {sorted(part)} for some clients and {sorted(columns)} for others; "
             "accepted: the same names for all"
         )
-    first, last = rows[0], rows[-1] + 1
-    where: slice | list[int] = slice(first, last) if list(rows) == [*range(first, last)] else list(rows)
+    where = consecutive(rows) or list(rows)
     for name, tensor in part.items():
         target = columns[name] if name != "lr" else columns[name][:, : tensor.shape[1]]
+        if tensor.data_ptr() == target[rows[0]].data_ptr() and tensor.numel():
+            continue  # it was made there
         try:
             target[where] = tensor
         except RuntimeError:

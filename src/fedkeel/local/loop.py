@@ -48,9 +48,14 @@ class Outcome:
 
 @torch.no_grad()
 def train(
-    job: Job, rule: ClientRule, oracle: TrainingOracle, momentum: float = 0.0, limit: int | None = None
+    job: Job,
+    rule: ClientRule,
+    oracle: TrainingOracle,
+    momentum: float = 0.0,
+    limit: int | None = None,
+    room: Tensor | None = None,
 ) -> Outcome:
-    """Train a client, or a stack of them, for all steps or for `limit`.
+    """Train a client, or a stack of them, for all steps or for `limit`; the weights may be put into `room`.
 
     Clients that are done leave the stack: rules and oracle see only those still at work. Momentum is PyTorch's
     (v <- m v + d, started at d) and begins anew with every job.
@@ -62,6 +67,8 @@ def train(
     w = job.start
     velocity: Tensor | None = None
     done: list[dict[str, Tensor]] = []
+    epoch: int | Tensor | None = None
+    rate = job.lr
     for number, step in enumerate(islice(oracle.steps(), limit)):
         if step.active is not None and step.active < len(job.start):
             done.append({name: tensor[step.active :] for name, tensor in job.carry.items()})
@@ -69,10 +76,9 @@ def train(
             velocity = velocity if velocity is None else velocity[: step.active]
         old = new = w if step.active in (None, len(w)) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
-            new = w = torch.empty_like(w, memory_format=torch.contiguous_format)
-        rate = (
-            job.lr[..., step.epochs, None] if isinstance(step.epochs, int) else job.lr.gather(-1, step.epochs[:, None])
-        )
+            new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if room is None else room
+        if step.epochs is not epoch or (step.active or 1) != len(rate):
+            epoch, rate = step.epochs, _rate(job.lr, step.epochs)
         if descend is not None:
             descend(old, rate, new)
             continue
@@ -84,3 +90,8 @@ def train(
     carry = {name: torch.cat([part[name] for part in (job.carry, *reversed(done))]) for name in job.carry}
     begun = replace(begun, carry=carry if done else job.carry)
     return Outcome(begun, w, *rule.end(begun, w, oracle))
+
+
+def _rate(lr: Tensor, epochs: int | Tensor) -> Tensor:
+    """[..., 1], that of the epoch which each client is in."""
+    return lr[..., epochs, None] if isinstance(epochs, int) else lr.gather(-1, epochs[:, None])

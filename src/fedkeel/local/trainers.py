@@ -25,8 +25,8 @@ from fedkeel.params import FlatModel
 class Trainer(Protocol):
     """Trains orders that belong together, on one core."""
 
-    def __call__(self, orders: Sequence[Order], limit: int | None = None) -> Columns:
-        """One row an order."""
+    def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
+        """One row an order; the weights may be put into `room` [orders, D]."""
         ...
 
 
@@ -48,7 +48,7 @@ class OneByOne:
         self._local = local
         self._seed = seed
 
-    def __call__(self, orders: Sequence[Order], limit: int | None = None) -> Columns:
+    def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
         """One row an order; leaves torch's global generators as it found them."""
         with torch.random.fork_rng(devices=[self._model.w.device] if self._model.w.is_cuda else []):
             rows = [self._train(order, limit) for order in orders]
@@ -90,7 +90,7 @@ class Stacked:
         self._local = local
         self._seed = seed
 
-    def __call__(self, orders: Sequence[Order], limit: int | None = None) -> Columns:
+    def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
         """One row an order."""
         clients, rounds, epochs = (
             [*each] for each in zip(*((o.client, o.round, o.epochs) for o in orders), strict=True)
@@ -107,7 +107,7 @@ class Stacked:
             received=_stacked([o.received for o in orders]),
             kept=_stacked([o.kept for o in orders]),
         )
-        outcome = train(job, self._rule, oracle, self._local.momentum, limit)
+        outcome = train(job, self._rule, oracle, self._local.momentum, limit, room)
         for name, tensor in {**outcome.message, **outcome.kept}.items():
             if tensor.dim() == 0 or len(tensor) != len(orders):
                 raise FedkeelError(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
-from fedkeel.local.inprocess import put
+from fedkeel.local.inprocess import consecutive, put
 from fedkeel.local.memory import Parcel, Reader
 from fedkeel.local.orders import Columns, Order
 from fedkeel.local.trainers import Trainer
@@ -197,7 +197,8 @@ class _Worker:
         held: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for ticket in self._draw():
             rows = request.stacks[ticket]
-            part = self._trainer([request.slips.order(row, inputs) for row in rows], request.limit)
+            room = outputs["w"][span] if (span := consecutive(rows)) else None
+            part = self._trainer([request.slips.order(row, inputs) for row in rows], request.limit, room)
             put({name: tensor for name, tensor in part.items() if name in outputs}, rows, outputs)
             rest = {name: tensor for name, tensor in part.items() if name not in outputs}
             if rest:

@@ -126,15 +126,15 @@ class Simulation:
         received = self.rule.send(self.state, client)
         self._jobs += 1
         order = Order(
-            job=self._jobs,
-            client=client,
-            round=round,
-            epochs=self.experiment.local.epochs,
-            start=self.state.w,
-            buffers=self.buffers,
-            lr=lr,
-            received=received,
-            kept=self._kept.get(client, {}),
+            self._jobs,
+            client,
+            round,
+            self.experiment.local.epochs,
+            self.state.w,
+            self.buffers,
+            lr,
+            received,
+            self._kept.get(client, {}),
         )
         down = self._model_bytes + nbytes(received)
         self.bytes_down += down
