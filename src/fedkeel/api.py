@@ -24,8 +24,8 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.choose import Choice, settle
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.gate import objection
-from fedkeel.local.memory import CAN_SHARE
 from fedkeel.local.orders import Score
+from fedkeel.local.processes import unavailable
 from fedkeel.local.remember import place, recall, remember
 from fedkeel.params import FlatModel
 from fedkeel.prepare import prepare
@@ -105,16 +105,18 @@ def run(
 
 def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
     """The executor that was asked for; what is left open as it was last time, or else as measured now."""
-    asked, fork = experiment.executor, CAN_SHARE and experiment.device == "cpu"
-    if asked.kind == "processes" and not fork:
-        raise InputError("executor.kind: processes is not accepted here; accepted: on Linux, with device cpu")
+    asked = experiment.executor
+    no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
+    if asked.kind == "processes" and no_workers:
+        raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
     orders = Simulation(experiment, workshop.data, flat).first_orders()
     if asked.settled:
-        return settle(workshop, asked, orders, experiment.rounds, fork)
-    kept = place(experiment, workshop.data, flat.layout)
+        return settle(workshop, asked, orders, experiment.rounds, fork=False)
+    kept = place(experiment, workshop.data, workshop.module)
     choice = recall(kept)
-    if choice is None or objection(workshop, choice.settings, orders):
-        choice = settle(workshop, asked, orders, experiment.rounds, fork)
+    possible = choice is not None and not (choice.settings.kind == "processes" and no_workers)
+    if choice is None or not possible or objection(workshop, choice.settings, orders):
+        choice = settle(workshop, asked, orders, experiment.rounds, fork=no_workers is None)
         remember(kept, choice)
     return choice
 

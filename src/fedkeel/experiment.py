@@ -160,6 +160,8 @@ class ExecutorSettings(Section):
             raise InputError(
                 f"executor.stack: {self.stack} is not accepted with kind {self.kind}; accepted: {accepted}"
             )
+        if self.channels_last and (self.stack or self.kind == "vectorised"):
+            raise InputError("executor.channels_last: true is not accepted with stacks; accepted: executor.stack=0")
         if self.workers is not None and self.kind in ("serial", "vectorised"):
             raise InputError(
                 f"executor.workers: {self.workers} is not accepted with kind {self.kind}; accepted: kind processes"

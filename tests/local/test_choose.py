@@ -38,6 +38,7 @@ def convolutional(*more: nn.Module) -> nn.Module:
 def eager_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run counts as worth a choice, and none is remembered."""
     monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
+    monkeypatch.setattr(choose, "_LEAST", 10.0)
     monkeypatch.setattr(api, "recall", lambda _: None)
 
 
@@ -74,7 +75,7 @@ def test_a_run_says_how_to_repeat_it_bit_for_bit(tmp_path: Path, kind: str, monk
     assert written == first.experiment.executor
     assert written.settled
     assert written.kind == kind or kind == "auto"
-    monkeypatch.setattr(choose, "_seconds", None)  # nothing is measured again
+    monkeypatch.setattr(choose, "_Contest", None)  # nothing is measured again
     again = go(yaml.safe_load((tmp_path / "first" / "experiment.yaml").read_text())["executor"])
     assert torch.equal(weights(first), weights(again))
     assert [(e.accuracy, e.loss, e.train_loss) for e in first.history] == [
@@ -114,8 +115,9 @@ TRUE = DenseGradient._sweep
 @pytest.mark.usefixtures("eager_to_choose")
 def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_SIZES", ())
-    monkeypatch.setattr(choose, "_seconds", lambda _, way, __: 1.0 - (way.stack or 0) / 100)  # stacks look best
-    monkeypatch.setattr(choose, "_rehearse", lambda _, rivals, *__: {way: float(i) for i, way in enumerate(rivals)})
+    contest = choose._Contest
+    monkeypatch.setattr(contest, "_measure", lambda _, way: 1.0 - (way.stack or 0) / 100)  # stacks look best
+    monkeypatch.setattr(contest, "_rehearse", lambda _, rivals, *__: {way: float(i) for i, way in enumerate(rivals)})
     assert go().experiment.executor.kind == "vectorised"
     monkeypatch.setattr(DenseGradient, "_sweep", lie)
     result = go({"kind": "auto", "stack": None})

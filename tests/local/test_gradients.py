@@ -84,12 +84,25 @@ class Reshaped(Plain):
         return self.second(torch.relu(self.first(x.reshape(-1, 6))))
 
 
+class Shaped(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(relu(self.first(x.view(x.shape[0], -1))))
+
+
+class Keeps(Plain):
+    """Keeps what it made, which must not spoil the module for a copy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.h = relu(self.first(x.reshape(x.size(0), -1)))
+        return self.second(self.h)
+
+
 class Flattened(Plain):
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(torch.flatten(x, 1)).relu())
 
 
-@pytest.mark.parametrize("kind", [Plain, Reshaped, Flattened])
+@pytest.mark.parametrize("kind", [Plain, Reshaped, Shaped, Keeps, Flattened])
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_users_network_is_recognised(kind: type[nn.Module], shared: bool) -> None:
     torch.manual_seed(0)
@@ -136,6 +149,28 @@ class Scaled(Plain):
         return self.second(self.first(x.flatten(1))) * 2
 
 
+class Misnamed(Plain):
+    """Its attribute is called relu, and is something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU6()
+        self.flatten = nn.Flatten(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.relu(self.first(x.flatten(1))))
+
+
+class MisnamedFlatten(Misnamed):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(self.flatten(x)))
+
+
+class Sliced(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x.flatten(1))[0])
+
+
 class Stays(Plain):
     def forward(self, x: Tensor) -> Tensor:
         first = self.first(x.flatten(1))
@@ -169,6 +204,9 @@ def tied() -> nn.Module:
         Branch(),
         Scaled(),
         Stays(),
+        Misnamed(),
+        MisnamedFlatten(),
+        Sliced(),
         frozen(),
         hooked(),
         tied(),

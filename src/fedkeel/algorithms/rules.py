@@ -81,7 +81,10 @@ class ClientRule(Section):
         return job
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The direction [..., D] of one mini-batch, before momentum; `w` is the loop's own and only read."""
+        """The direction [..., D] of one mini-batch, before momentum.
+
+        `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
+        """
         return oracle.grad(w)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
@@ -99,7 +102,10 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Updates:
-    """What arrived from m clients, stacked: every tensor has a leading axis m."""
+    """What arrived from m clients, stacked: every tensor has a leading axis m.
+
+    They lie in memory that is used again when nobody refers to it any more: a rule clones the rows that it keeps.
+    """
 
     w: Tensor
     """[m, D], the weights that came back."""

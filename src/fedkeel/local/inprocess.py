@@ -10,7 +10,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.evaluation import Evaluator
-from fedkeel.local.memory import CAN_SHARE, Lender
+from fedkeel.local.memory import Lender
 from fedkeel.local.orders import Columns, Order, Score, Trained
 from fedkeel.local.trainers import Trainer, plan
 
@@ -26,8 +26,8 @@ class InProcess:
         self._data = data
         self._local = local
         self._stack = stack
-        # Large results in memory that is used again: the system takes its time to hand out fresh pages.
-        self._lender = Lender() if CAN_SHARE else None
+        # Large results lie in memory that is used again: the system takes its time to hand out fresh pages.
+        self._lender = Lender(shared=False)
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         """What became of these orders, in their order; with `limit`, after so many steps."""
@@ -43,7 +43,7 @@ class InProcess:
         """Columns for all orders, of the kinds that one part of them has."""
         shapes = {name: (len(orders), *tensor.shape[1:]) for name, tensor in part.items()}
         shapes["lr"] = len(orders), max(order.epochs for order in orders)
-        if self._lender is None or part["w"].is_cuda:
+        if part["w"].is_cuda:
             return {name: tensor.new_empty(shapes[name]) for name, tensor in part.items()}
         return self._lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
 
@@ -53,8 +53,7 @@ class InProcess:
 
     def close(self) -> None:
         """Give back what is lent."""
-        if self._lender is not None:
-            self._lender.close()
+        self._lender.close()
 
 
 def consecutive(rows: Sequence[int]) -> slice | None:
@@ -73,12 +72,10 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
     where = consecutive(rows) or list(rows)
     for name, tensor in part.items():
         target = columns[name] if name != "lr" else columns[name][:, : tensor.shape[1]]
-        if tensor.data_ptr() == target[rows[0]].data_ptr() and tensor.numel():
-            continue  # it was made there
-        try:
-            target[where] = tensor
-        except RuntimeError:
+        if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
             raise FedkeelError(
-                f"the client rule's {name} has shape {list(tensor.shape[1:])} for some clients and "
-                f"{list(target.shape[1:])} for others; accepted: one shape"
-            ) from None
+                f"the client rule's {name} is {list(tensor.shape[1:])} of {tensor.dtype} for some clients and "
+                f"{list(target.shape[1:])} of {target.dtype} for others; accepted: one kind"
+            )
+        if not tensor.numel() or tensor.data_ptr() != target[rows[0]].data_ptr():  # else it was made there
+            target[where] = tensor

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
+from fedkeel.errors import FedkeelError
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,21 @@ def train(
             velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
             direction = velocity
         torch.addcmul(old, rate, direction, value=-1, out=new)
-    carry = {name: torch.cat([part[name] for part in (job.carry, *reversed(done))]) for name in job.carry}
-    begun = replace(begun, carry=carry if done else job.carry)
+    begun = replace(begun, carry=_joined([job.carry, *reversed(done)]))
     return Outcome(begun, w, *rule.end(begun, w, oracle))
+
+
+def _joined(carries: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What those who stayed and those who left carried, as one stack again."""
+    if len(carries) == 1:
+        return carries[0]
+    for carry in carries:
+        if carry.keys() != carries[0].keys():
+            late = ", ".join(sorted(carry.keys() ^ carries[0].keys()))
+            raise FedkeelError(
+                f"the client rule carries {late} only in some steps; accepted: from begin or the first on"
+            )
+    return {name: torch.cat([carry[name] for carry in carries]) for name in carries[0]}
 
 
 def _rate(lr: Tensor, epochs: int | Tensor) -> Tensor:

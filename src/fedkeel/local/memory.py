@@ -42,14 +42,15 @@ class Parcel:
 
 
 class Lender:
-    """Lends blocks of shared memory; a block comes back when the last tensor that lies in it is gone.
+    """Lends blocks of memory; a block comes back when the last tensor that lies in it is gone.
 
-    Blocks have no name in any file system: whatever ends the processes that use them, nothing is left behind.
+    Shared blocks have no name in any file system: whatever ends the processes that use them, nothing is left behind.
     """
 
-    def __init__(self) -> None:
-        self._free: list[tuple[int, int]] = []
-        self._all: dict[int, mmap.mmap] = {}
+    def __init__(self, shared: bool = True) -> None:
+        self._shared = shared
+        self._free: list[_Block] = []
+        self._files: list[int] = []
 
     def lend(self, wanted: Mapping[str, tuple[Iterable[int], torch.dtype]]) -> tuple[Parcel, dict[str, Tensor]]:
         """New tensors of these shapes and types, their contents undefined."""
@@ -57,29 +58,39 @@ class Lender:
         for name, (shape, dtype) in wanted.items():
             places[name] = Place(-(-end // _ALIGNMENT) * _ALIGNMENT, tuple(shape), dtype)
             end = places[name].stop
-        size, file = self._take(max(end, 1))
-        base = np.frombuffer(self._all[file], dtype=np.uint8)
-        weakref.finalize(base, self._free.append, (size, file)).atexit = False  # every tensor in it holds on to base
-        return Parcel(f"/proc/{os.getpid()}/fd/{file}", size, places), _tensors(base, places)
+        block = self._take(max(end, 1))
+        base = np.frombuffer(block.memory, dtype=np.uint8)
+        weakref.finalize(base, self._free.append, block).atexit = False  # every tensor in it holds on to base
+        return Parcel(block.path, block.size, places), _tensors(base, places)
 
-    def _take(self, size: int) -> tuple[int, int]:
+    def _take(self, size: int) -> _Block:
         """The smallest free block that is large enough, else a new one; sizes are powers of two, so few."""
-        fits = [block for block in self._free if block[0] >= size]
+        fits = [block for block in self._free if block.size >= size]
         if fits:
-            best = min(fits)
+            best = min(fits, key=lambda block: block.size)
             self._free.remove(best)
             return best
-        size = 1 << (size - 1).bit_length()
+        size = 1 << (size - 1).bit_length()  # pages that nobody touches cost nothing
+        if not self._shared:
+            return _Block(size, mmap.mmap(-1, size), "")
         file = os.memfd_create("fedkeel")
-        os.ftruncate(file, size)  # pages that nobody touches cost nothing
-        self._all[file] = mmap.mmap(file, size)
-        return size, file
+        self._files.append(file)
+        os.ftruncate(file, size)
+        return _Block(size, mmap.mmap(file, size), f"/proc/{os.getpid()}/fd/{file}")
 
     def close(self) -> None:
         """Lend no more; tensors that are out stay valid."""
-        for file in self._all:
+        for file in self._files:
             os.close(file)
-        self._all, self._free = {}, []
+        self._files, self._free = [], []
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    size: int
+    memory: mmap.mmap
+    path: str
+    """Where another process can open it, if it is shared."""
 
 
 class Reader:

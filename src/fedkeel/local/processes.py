@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -23,10 +24,20 @@ from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local import worker
 from fedkeel.local.evaluation import BATCH, Evaluator, score
-from fedkeel.local.memory import Lender, Parcel
+from fedkeel.local.memory import CAN_SHARE, Lender, Parcel
 from fedkeel.local.orders import Columns, Order, Score, Trained
 from fedkeel.local.trainers import Trainer, plan
-from fedkeel.local.worker import LESS_MEMORY, DeliverRequest, Done, Failed, Request, Slips, TestRequest, TrainRequest
+from fedkeel.local.worker import (
+    LESS_MEMORY,
+    DeliverRequest,
+    Done,
+    Failed,
+    Request,
+    Slips,
+    TestRequest,
+    TrainRequest,
+    agreed,
+)
 
 SHOWN = 5  # clients named in a message
 _STOP_SECONDS = 5.0
@@ -62,8 +73,7 @@ class Processes:
         self._count = workers
         self._workers: list[_Worker] = []
         self._lender = Lender()
-        self._extra: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}  # shapes of what the rule sends and keeps
-        self._tickets = -1
+        self._tickets = self._parent = -1
         self._busy = np.zeros(0, dtype=np.int64)
         self._sent: Columns = {}
 
@@ -74,9 +84,8 @@ class Processes:
         outputs, columns = self._lender.lend(self._numbers(orders))
         doing = [f"training {_clients(orders, rows)}" for rows in stacks]
         replies = self._ask(TrainRequest(inputs, slips, stacks, limit, outputs), doing)
-        held = {name: kind for reply in replies for name, kind in reply.held.items()}
+        held = reduce(agreed, (reply.held for reply in replies))
         if held:
-            self._extra.update(held)
             more, rest = self._lender.lend({n: ((len(orders), *shape), dtype) for n, (shape, dtype) in held.items()})
             self._ask(DeliverRequest(more), [])
             columns |= rest
@@ -91,7 +100,6 @@ class Processes:
             "steps": ((count,), torch.int64),
             "loss": ((count,), torch.float64),
             "finite": ((count,), torch.bool),
-            **{name: ((count, *shape), dtype) for name, (shape, dtype) in self._extra.items()},
         }
 
     def _pack(self, orders: Sequence[Order]) -> tuple[Parcel, Slips]:
@@ -153,50 +161,62 @@ class Processes:
             each.process.join()
             each.process.close()
             each.connection.close()
-        if self._workers:
+        if self._tickets >= 0:
             os.close(self._tickets)
-        self._workers, self._sent = [], {}
+        self._workers, self._tickets, self._sent = [], -1, {}
         self._lender.close()
 
     def __del__(self) -> None:
-        self._end(0)
+        if self._workers and os.getpid() == self._parent:  # a fork of this process has a copy
+            self._end(0)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("fork")
         draw, self._tickets = os.pipe()
+        self._parent = os.getpid()
         self._busy = np.frombuffer(mmap.mmap(-1, 8 * self._count), dtype=np.int64)
-        for number in range(self._count):
-            ours, theirs = context.Pipe()
-            post = worker.Post(os.getpid(), number, theirs, draw, self._busy)
-            inherited = [self._tickets, ours.fileno(), *(each.connection.fileno() for each in self._workers)]
-            process = context.Process(
-                target=worker.main, args=(post, inherited, self._trainer, self._evaluator), daemon=True
-            )
-            with warnings.catch_warnings():  # Python warns of forking beside threads: ours touch no lock of theirs
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            theirs.close()
-            self._workers.append(_Worker(process, ours))
-        os.close(draw)
+        try:
+            for number in range(self._count):
+                ours, theirs = context.Pipe()
+                post = worker.Post(self._parent, number, theirs, draw, self._busy)
+                inherited = [self._tickets, ours.fileno(), *(each.connection.fileno() for each in self._workers)]
+                process = context.Process(
+                    target=worker.main, args=(post, inherited, self._trainer, self._evaluator), daemon=True
+                )
+                with warnings.catch_warnings():  # Python warns of forking beside threads: ours touch no lock of theirs
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours))
+        except OSError as error:
+            raise FedkeelError(
+                f"worker {len(self._workers) + 1} of {self._count} could not be started: {error}"
+            ) from error
+        finally:
+            os.close(draw)
 
     def _ask(self, request: Request, doing: Sequence[str]) -> list[Done]:
         """All workers' replies; `doing` says what each ticket means."""
-        if not self._workers:
-            self._start()
         try:
+            if not self._workers:
+                self._start()
             self._busy[:] = -1
-            with suppress(BrokenPipeError):  # whoever has died is reported below
+            with suppress(ConnectionError):  # whoever has died is reported below
                 for each in self._workers:
                     each.connection.send(request)
                 if doing:
-                    tickets = [*range(len(doing)), *[worker.END] * self._count]
-                    os.write(self._tickets, b"".join(map(worker.TICKET.pack, tickets)))
+                    self._hand_out([*range(len(doing)), *[worker.END] * self._count])
             return self._replies(doing)
         except BaseException:
             for each in self._workers:
                 each.process.kill()
             self._end(_STOP_SECONDS)
             raise
+
+    def _hand_out(self, tickets: Sequence[int]) -> None:
+        rest = memoryview(b"".join(map(worker.TICKET.pack, tickets)))
+        while rest:  # a signal may cut a long write short
+            rest = rest[os.write(self._tickets, rest) :]
 
     def _replies(self, doing: Sequence[str]) -> list[Done]:
         waiting = {each.connection: number for number, each in enumerate(self._workers)}
@@ -206,7 +226,7 @@ class Processes:
                 assert isinstance(connection, Connection)
                 number = waiting.pop(connection)
                 ticket = int(self._busy[number])
-                what = doing[ticket] if ticket >= 0 else "waiting for work"
+                what = doing[ticket] if ticket >= 0 else "handing over results"
                 try:
                     reply: Done | Failed = connection.recv()
                 except (EOFError, ConnectionResetError):
@@ -223,6 +243,17 @@ class Processes:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         hint = f"; out of memory? {LESS_MEMORY}" if code == -signal.SIGKILL else ""
         return FedkeelError(f"a worker process {how} while {what}{hint}")
+
+
+def unavailable() -> str | None:
+    """Why this process cannot have workers, if it cannot."""
+    if not CAN_SHARE:
+        return "workers need Linux"
+    if multiprocessing.current_process().daemon:
+        return "this is a worker of some pool itself, which may have no children"
+    if torch.accelerator.is_available():  # autograd starts threads for it that a fork cannot have
+        return "PyTorch sees an accelerator, and its autograd cannot be forked beside one"
+    return None
 
 
 def _clients(orders: Sequence[Order], rows: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import fedkeel
 from fedkeel.data.federated import FederatedData
@@ -19,7 +20,6 @@ from fedkeel.data.sources.cache import cache_folder
 from fedkeel.experiment import ExecutorSettings, Experiment
 from fedkeel.local.build import cores
 from fedkeel.local.choose import Choice
-from fedkeel.params import Layout
 
 # What says nothing about speed.
 _ASIDE: dict[str, Any] = {
@@ -34,16 +34,16 @@ _ASIDE: dict[str, Any] = {
 }
 
 
-def place(experiment: Experiment, data: FederatedData, layout: Layout) -> Path:
+def place(experiment: Experiment, data: FederatedData, module: nn.Module) -> Path:
     """Where the choice for such an experiment on such a machine is kept."""
     told = {
         "experiment": experiment.model_dump(exclude=_ASIDE),
-        "samples": int(data.sizes.sum()),
-        "parameters": [(part.name, part.shape) for part in layout.parameters],
+        "data": [data.shape, int(data.sizes.sum()), int(data.sizes.max()), data.augment],
+        "model": [str(module), [(name, list(p.shape), p.requires_grad) for name, p in module.named_parameters()]],
         "machine": [platform.machine(), _processor(), cores()],
         "versions": [fedkeel.__version__, torch.__version__],
     }
-    digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    digest = sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()
     return cache_folder() / "executors" / f"{digest[:32]}.json"
 
 
@@ -51,9 +51,10 @@ def recall(path: Path) -> Choice | None:
     """What was chosen before, if anything."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-        return Choice(ExecutorSettings(**told.pop("settings")), **told)
+        choice = Choice(ExecutorSettings(**told.pop("settings")), **told)
     except Exception:  # nothing there, or nothing that makes sense
         return None
+    return choice if choice.settings.settled else None
 
 
 def remember(path: Path, choice: Choice) -> None:

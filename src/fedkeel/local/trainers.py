@@ -167,4 +167,4 @@ def plan(orders: Sequence[Order], data: FederatedData, local: LocalSettings, sta
 
 
 def _kind(message: Message) -> object:
-    return tuple((name, tensor.shape) for name, tensor in message.items()) if message else None
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in message.items()) if message else None

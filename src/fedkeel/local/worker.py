@@ -8,7 +8,7 @@ import signal
 import struct
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkeel import errors
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.inprocess import consecutive, put
@@ -85,12 +86,18 @@ class TestRequest:
 Request = TrainRequest | DeliverRequest | TestRequest
 
 
+Kinds = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Of columns: the shape of a row, and the type."""
+
+
 @dataclass(frozen=True)
 class Done:
-    """The shapes [rows, ...] and types of columns that were held back; or the sums of each batch tested."""
+    """What a worker has to say afterwards."""
 
-    held: dict[str, tuple[tuple[int, ...], torch.dtype]]
-    sums: dict[int, tuple[int, float]]
+    held: Kinds | None = None
+    """What the rule sends and keeps: held back until there is room for it. Nothing if no stack was drawn."""
+    sums: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Of each batch that was tested."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ class Failed:
     @classmethod
     def of(cls, error: Exception) -> Failed:
         """What happened in a worker."""
-        ours = type(error) if isinstance(error, FedkeelError) else None
+        ours = next((kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__), None)
         said = str(error) if ours else f"{type(error).__name__}: {error}"
         return cls(said, traceback.format_exc(), ours)
 
@@ -174,12 +181,13 @@ class _Worker:
                 columns = self._reader.tensors(request.outputs)
                 for rows, part in self._held:
                     put(part, rows, columns)
-                return Done({}, {})
+                self._held = []
+                return Done()
             case TestRequest():
                 inputs = self._reader.tensors(request.inputs)
                 w, buffers, samples = inputs["w"], inputs["buffers"], inputs.get("samples")
                 sums = {n: self._evaluator.sums(w, buffers, samples, [n])[0] for n in self._draw()}
-                return Done({}, sums)
+                return Done(sums=sums)
 
     def _draw(self) -> Iterator[int]:
         """Tickets, until there is none left; every worker draws from the same pipe."""
@@ -194,14 +202,22 @@ class _Worker:
         inputs = self._reader.tensors(request.inputs)
         outputs = self._reader.tensors(request.outputs)
         self._held = []
-        held: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        held: Kinds | None = None
         for ticket in self._draw():
             rows = request.stacks[ticket]
             room = outputs["w"][span] if (span := consecutive(rows)) else None
             part = self._trainer([request.slips.order(row, inputs) for row in rows], request.limit, room)
-            put({name: tensor for name, tensor in part.items() if name in outputs}, rows, outputs)
-            rest = {name: tensor for name, tensor in part.items() if name not in outputs}
-            if rest:
-                self._held.append((rows, rest))
-                held.update({name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in rest.items()})
-        return Done(held, {})
+            put({name: part.pop(name) for name in outputs}, rows, outputs)
+            self._held.append((rows, part))
+            held = agreed(held, {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in part.items()})
+        return Done(held)
+
+
+def agreed(known: Kinds | None, more: Kinds | None) -> Kinds | None:
+    """What both say, if they do not contradict each other."""
+    if known is not None and more is not None and known != more:
+        raise FedkeelError(
+            f"the client rule sends or keeps {sorted(known)} for some clients and {sorted(more)} for others, "
+            "or the same in other shapes or types; accepted: the same for all"
+        )
+    return more if known is None else known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +13,10 @@ from torch.nn import functional
 
 from fedkeel.params import Layout
 
-_RELU: set[Any] = {functional.relu, torch.relu, "relu"}
-_FLATTEN: set[Any] = {torch.flatten, "flatten"}
-_RESHAPE: set[Any] = {"view", "reshape", torch.reshape}
+_RELU: set[Any] = {functional.relu, torch.relu, ("method", "relu")}
+_FLATTEN: set[Any] = {torch.flatten, ("method", "flatten")}
+_RESHAPE: set[Any] = {("method", "view"), ("method", "reshape"), torch.reshape}
+_LENGTHS: set[Any] = {("method", "size"), getattr, operator.getitem}
 
 
 @dataclass(frozen=True)
@@ -121,37 +124,45 @@ def _layers(module: nn.Module) -> list[Layer] | None:
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
         return None
     try:
-        nodes = list(fx.Tracer().trace(module).nodes)
+        nodes = list(fx.Tracer().trace(copy.deepcopy(module)).nodes)
     except Exception:  # whatever a user's forward does that cannot be traced
         return None
     layers: list[Layer] = []
-    chain, lengths = nodes[0], set()
+    chain, lengths = nodes[0], set[fx.Node]()
     for node in nodes[1:-1]:
-        if node.target in ("size", len) and node.args[0] is chain:
-            lengths.add(node)
+        what = _what(node, module)
+        if what in _LENGTHS and node.args[0] in {chain, *lengths}:
+            lengths.add(node)  # x.size(0), x.shape, x.shape[0]
             continue
         if not node.args or node.args[0] is not chain:
             return None
-        owner = module.get_submodule(node.target) if node.op == "call_module" else None
-        if type(owner) is nn.Linear:
-            bias = f"{node.target}.bias" if owner.bias is not None else None
+        if isinstance(what, nn.Linear):
+            bias = f"{node.target}.bias" if what.bias is not None else None
             layers.append(Layer(f"{node.target}.weight", bias, relu=False))
-        elif node.target in _RELU or type(owner) is nn.ReLU:
+        elif what in _RELU or isinstance(what, nn.ReLU):
             if not layers:
                 return None
             layers[-1] = replace(layers[-1], relu=True)
-        elif layers or not _flattens(node, owner, lengths):
+        elif layers or not _flattens(node, what, lengths):
             return None
         chain = node
     return layers if layers and not layers[-1].relu and nodes[-1].args[0] is chain else None
 
 
-def _flattens(node: fx.Node, owner: nn.Module | None, lengths: set[fx.Node]) -> bool:
+def _what(node: fx.Node, module: nn.Module) -> Any:
+    """A submodule of a plain class, a function, or ("method", name): an attribute's name says nothing."""
+    if node.op == "call_module":
+        owner = module.get_submodule(str(node.target))
+        return owner if type(owner) in (nn.Linear, nn.ReLU, nn.Flatten) else None
+    return ("method", node.target) if node.op == "call_method" else node.target if node.op == "call_function" else None
+
+
+def _flattens(node: fx.Node, what: Any, lengths: set[fx.Node]) -> bool:
     """Whether the node makes [n, ...] into [n, features]."""
-    if type(owner) is nn.Flatten:
-        return (owner.start_dim, owner.end_dim) == (1, -1)
-    if node.target in _FLATTEN:
+    if isinstance(what, nn.Flatten):
+        return (what.start_dim, what.end_dim) == (1, -1)
+    if what in _FLATTEN:
         return node.args[1:] == (1,) or (node.args[1:] == () and node.kwargs == {"start_dim": 1})
-    if node.target in _RESHAPE and len(node.args) == 3:
+    if what in _RESHAPE and len(node.args) == 3:
         return bool(node.args[1] in lengths or node.args[1] == -1)
     return False
