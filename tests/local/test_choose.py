@@ -1,5 +1,8 @@
 """The choice of an executor: open ends are filled in, liars are shown the door."""
 
+import multiprocessing
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,15 @@ import yaml
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, Result, api, run
+from fedkeel.algorithms import ClientRule, Job, Message, Oracle
 from fedkeel.experiment import ExecutorSettings
 from fedkeel.local import choose
-from fedkeel.local.gate import batch_sizes
+from fedkeel.local.build import Workshop
+from fedkeel.local.gate import batch_sizes, objection
 from fedkeel.local.gradients.dense import DenseGradient
+from fedkeel.local.remember import place, recall, remember
+from fedkeel.params import FlatModel
+from fedkeel.runtime import Simulation
 
 LOCAL = {"batch_size": 4, "epochs": 2}
 
@@ -160,9 +168,101 @@ def test_a_model_that_vmap_cannot_follow_is_told_so() -> None:
         go({"kind": "vectorised", "stack": 2, "channels_last": False}, Branching())
 
 
+class Keeping(nn.Module):
+    """Keeps its last activation, and counts its calls, which change what it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.calls = nn.Linear(16, 8), nn.Linear(8, 3), 0
+        self.features: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.features = self.body(x.flatten(1)).relu()
+        return self.head(self.features) * (1 + 0.001 * self.calls)
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+@pytest.mark.parametrize("kind", ["auto", "processes"])
+def test_trying_leaves_the_model_as_it_was(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = Keeping()
+    monkeypatch.setattr(choose, "_LONG", 0.0)
+    first = go({"kind": kind, "workers": 1}, net)
+    again = go(first.experiment.executor.model_dump(), net)
+    assert torch.equal(weights(first), weights(again))
+    assert net.calls == 0
+
+
+def test_in_a_worker_of_a_pool_there_are_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    assert go(seed=77).experiment.executor.kind != "processes"
+    with pytest.raises(InputError, match=r"executor.kind: processes is not accepted here.*accepted: serial"):
+        go("processes")
+
+
+def test_beside_an_accelerator_there_are_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    with pytest.raises(InputError, match=r"PyTorch sees an accelerator"):
+        go("processes")
+
+
+def build(width: Any = 8) -> nn.Module:
+    torch.manual_seed(int(width))
+    return dense()
+
+
+def test_options_that_json_cannot_say_are_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "own_models", sys.modules[__name__])
+    experiment = Experiment(rounds=1, local=LOCAL, model={"name": "own_models:build", "width": np.int64(3)})
+    assert run(experiment, data=data()).experiment.executor.settled
+
+
+@pytest.mark.parametrize("told", ["", "{}", '{"settings": {}}', '{"settings": {"kind": "gpu"}}', "[1]"])
+def test_what_was_remembered_wrongly_is_forgotten(tmp_path: Path, told: str) -> None:
+    path = tmp_path / "choice.json"
+    assert recall(path) is None
+    path.write_text(told)
+    assert recall(path) is None
+    choice = choose.Choice(choose.SERIAL, {"serial": 1.5}, {"other": "wrong"})
+    remember(path, choice)
+    assert recall(path) == choice
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_another_forward_or_shape_is_another_choice() -> None:
+    experiment = Experiment(local=LOCAL)
+    plain, dropping = (nn.Sequential(nn.Linear(4, 3), *more) for more in ([], [nn.Dropout()]))
+    small = data()
+    large = FederatedData.from_arrays(np.zeros((40, 1, 8, 8)), np.arange(40) % 3, clients=6, test=0.1)
+    places = {place(experiment, each, net) for each in (small, large) for net in (plain, dropping)}
+    assert len(places) == 4
+
+
+class Once(ClientRule):
+    """Sends what is not a number."""
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return {"x": torch.full_like(job.samples, float("nan") if w.dim() > 1 else 0.0, dtype=w.dtype)}, {}
+
+
+@pytest.mark.parametrize("lr", [0.1, 1e-7])
+def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    way = ExecutorSettings(kind="vectorised", stack=4, channels_last=False)
+    shop = Workshop(dense(), data(), ClientRule(), Experiment(local={**LOCAL, "lr": lr}).local, 0)
+    orders = Simulation(Experiment(local={**LOCAL, "lr": lr}, clients=6), data(), FlatModel(dense())).first_orders()
+    assert objection(shop, way, orders) is None
+    assert "message/x after one step" in str(objection(replace(shop, rule=Once()), way, orders))
+    monkeypatch.setattr(DenseGradient, "_sweep", lambda s, w, *m: (TRUE(s, w, *m), m[-1].mul_(2), m[-1].sub_(w))[0])
+    assert "w after one step" in str(objection(shop, way, orders))
+
+
 @pytest.mark.parametrize(
     ("executor", "words"),
     [
+        ({"kind": "vectorised", "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
+        ({"stack": 4, "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
         ({"kind": "serial", "stack": 4}, ["executor.stack", "4", "kind vectorised"]),
         ({"kind": "vectorised", "stack": 0}, ["executor.stack", "0", "1 or more"]),
         ({"kind": "serial", "workers": 2}, ["executor.workers", "2", "kind processes"]),
@@ -190,9 +290,6 @@ def test_every_size_of_mini_batch_is_tried() -> None:
 
 
 def test_stacks_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedkeel.algorithms import ClientRule
-    from fedkeel.local.build import Workshop
-
     shop = Workshop(dense(), data(), ClientRule(), Experiment(local=LOCAL).local, 0)
     one = 6 * 4 * (16 * 8 + 8 + 8 * 3 + 3)
     monkeypatch.setattr(choose, "STACK_BYTES", 10 * one)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
+from fedkeel.errors import FedkeelError
 from fedkeel.local.loop import Step, train
 
 
@@ -116,6 +117,23 @@ def test_who_is_done_leaves_the_stack_with_what_it_carried() -> None:
     outcome = train(given, Counting(), Quadratic(a, b, epochs, steps=2))
     assert outcome.message["count"].flatten().tolist() == [6, 4, 4, 2, 2]
     assert outcome.kept["jobs"].shape == (5, 1)
+
+
+class Late(ClientRule):
+    """Carries something only from its third step on, when others have left."""
+
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        job.carry["steps"] = job.carry.get("steps", torch.zeros_like(job.samples)) + 1
+        if int(job.carry["steps"].flatten()[0]) == 3:
+            job.carry["late"] = w
+        return oracle.grad(w)
+
+
+def test_what_is_carried_late_is_named() -> None:
+    a, b, start, lr = stack()
+    epochs = [3, 2, 2, 1, 1]
+    with pytest.raises(FedkeelError, match="carries late only in some steps"):
+        train(job(start, lr, epochs), Late(), Quadratic(a, b, epochs, steps=2))
 
 
 def test_a_limit_ends_training_early() -> None:

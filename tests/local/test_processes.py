@@ -1,10 +1,12 @@
 """Worker processes: the same results, and no way to get rid of the parent and keep a worker."""
 
 import faulthandler
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,118 @@ def test_a_workers_end_is_reported_with_its_client(what: str, words: list[str]) 
         assert not executor._workers
     assert executor.train([order for order in made if order.client != 3]).w.shape[0] == 6
     executor.close()
+
+
+class Fickle(ClientRule):
+    """What it sends depends on the round: a type, a shape, or nothing at all."""
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        lead = job.samples.shape[:-1]
+        match int(job.round.flatten()[0]):
+            case 1:
+                return {"x": torch.ones(*lead, 3, dtype=torch.int64)}, {}
+            case 2:
+                return {"x": torch.full((*lead, 1), 0.5)}, {}
+        return {}, {}
+
+
+@pytest.mark.parametrize("stack", [0, 3])
+def test_what_a_rule_sends_may_change_from_call_to_call(stack: int) -> None:
+    shop = workshop(rule=Fickle())
+    executor = shop.executor(settings("processes", stack, workers=2))
+    seen = []
+    for round_ in (1, 2, 3, 1):
+        made = orders(shop)
+        for order in made:
+            order.round = round_
+        seen.append(executor.train(made).messages.get("x"))
+    executor.close()
+    assert seen[0].tolist() == seen[3].tolist() == [[1, 1, 1]] * 7
+    assert seen[1].tolist() == [[0.5]] * 7
+    assert seen[2] is None
+
+
+class Selective(ClientRule):
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return ({"x": job.samples} if int(job.samples.flatten()[0]) > 5 else {}), {}
+
+
+@pytest.mark.parametrize("kind", ["serial", "processes"])
+def test_what_only_some_clients_send_is_refused(kind: str) -> None:
+    shop = workshop(rule=Selective())
+    executor = shop.executor(settings(kind))
+    with pytest.raises(FedkeelError, match="for some clients"):
+        executor.train(orders(shop))
+    executor.close()
+
+
+class TwoWordsError(DivergenceError):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+class Picky(ClientRule):
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        raise TwoWordsError("went", "away")
+
+
+def test_an_error_of_a_users_class_arrives_as_the_nearest_of_ours() -> None:
+    shop = workshop(rule=Picky())
+    executor = shop.executor(settings("processes", workers=1))
+    with pytest.raises(DivergenceError, match="went away"):
+        executor.train(orders(shop))
+
+
+def test_a_worker_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = workshop()
+    executor = shop.executor(settings("processes", workers=2))
+    assert isinstance(executor, Processes)
+    real, calls = os.fork, []
+
+    def fork() -> int:
+        calls.append(1)
+        if len(calls) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return real()
+
+    files = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", fork)
+        with pytest.raises(FedkeelError, match=r"worker 2 of 2 could not be started.*executor.workers"):
+            executor.train(orders(shop))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= files + 4  # multiprocessing itself leaves two pipes behind a failed fork
+    want = shop.executor(settings("serial")).train(orders(shop)).w
+    for _ in range(2):
+        assert torch.equal(executor.train(orders(shop)).w, want)
+    executor.close()
+
+
+def test_more_tickets_than_the_pipe_holds_survive_signals() -> None:
+    """A write that a signal cuts short must go on where it stopped."""
+    executor = workshop().executor(settings("processes", workers=1))
+    assert isinstance(executor, Processes)
+    read, executor._tickets = os.pipe()
+    tickets = list(range(40_000))
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    got = bytearray()
+    reader = threading.Thread(target=lambda: [time.sleep(0.2), _drain(read, got, 4 * len(tickets))])
+    try:
+        reader.start()
+        executor._hand_out(tickets)
+        reader.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    os.close(read)
+    executor.close()
+    assert np.frombuffer(got, dtype="<i4").tolist() == tickets
+
+
+def _drain(file: int, into: bytearray, count: int) -> None:
+    while len(into) < count:
+        into += os.read(file, 4096)
 
 
 def test_workers_start_late_end_with_close_and_start_again() -> None:

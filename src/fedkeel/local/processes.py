@@ -189,9 +189,8 @@ class Processes:
                 theirs.close()
                 self._workers.append(_Worker(process, ours))
         except OSError as error:
-            raise FedkeelError(
-                f"worker {len(self._workers) + 1} of {self._count} could not be started: {error}"
-            ) from error
+            which = f"worker {len(self._workers) + 1} of {self._count}"
+            raise FedkeelError(f"{which} could not be started ({error}); try fewer (executor.workers)") from error
         finally:
             os.close(draw)
 
