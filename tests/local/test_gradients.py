@@ -37,13 +37,17 @@ def check(
     w = w if not shared else w[0].expand(k, -1)
     x = torch.randn(k, b, *shape, dtype=torch.float64)
     y = torch.randint(0, classes, (k, b))
-    weights = None
-    if len(set(sizes)) > 1:
-        weights = torch.tensor([[1 / size] * size + [0.0] * (b - size) for size in sizes], dtype=torch.float64)
+    weights = torch.tensor([[1 / size] * size + [0.0] * (b - size) for size in sizes], dtype=torch.float64)
     loss, g = gradient(w, x, y, weights)  # type: ignore[operator]
     losses, gradients = by_autograd(module, w, x, y, sizes)
-    np.testing.assert_allclose(loss.detach(), losses, rtol=1e-10)
+    np.testing.assert_allclose((loss.detach() * weights).sum(1), losses, rtol=1e-10)
     torch.testing.assert_close(g, torch.stack(gradients), rtol=1e-9, atol=1e-12)
+    if isinstance(gradient, DenseGradient):
+        rate = torch.rand(k, 1, dtype=torch.float64)
+        for out in (torch.empty(k, layout.size, dtype=torch.float64), w.contiguous() if shared else w):
+            expected = w - rate * g
+            gradient.descend(w, x, y, weights * rate, out)
+            torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-12)
 
 
 @given(

@@ -18,7 +18,7 @@ GATHERED_BYTES = 1 << 20
 """Of samples that are fetched at once: several small mini-batches, but no more than a cache holds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """One mini-batch of each of the first k clients; the others are done."""
 
@@ -73,13 +73,14 @@ class Batches:
         size = int(self._batch[0])
         one = size * len(everybody) * self._data.train.x[0].nbytes
         some = size * max(1, GATHERED_BYTES // one)
+        sizes = np.full(len(everybody), size)
         for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
             place = 0
             for samples in torch.split(order, some, dim=1):
                 fetched = self._fetch(samples)
                 for x, y in zip(*(torch.split(part, size, dim=1) for part in fetched), strict=True):
-                    yield Batch(epoch, place, np.full(len(everybody), y.shape[1]), False, x, y)
+                    yield Batch(epoch, place, sizes if y.shape[1] == size else sizes * 0 + y.shape[1], False, x, y)
                     place += 1
 
     def _each_at_its_pace(self) -> Iterator[Batch]:

@@ -149,15 +149,21 @@ class _Contest:
     def _measure(self, way: ExecutorSettings) -> float:
         """What a round would take one way, from a few steps of a typical stack."""
         stacks = plan(self._orders, self._workshop.data, self._workshop.local, way.stack or None)
-        rows = stacks[len(stacks) // 2]
-        typical, work = [self._orders[row] for row in rows], self._work[rows]
         trainer = self._workshop.trainer(way)
-        once = _time(lambda: trainer(typical, 1))
-        if once < 10 * _TRIAL:
-            once = _time(lambda: trainer(typical, 1))  # the first time had to warm up
-        limit = int(np.clip(_TRIAL / once, 1, work.max()))
-        best = once if once > 5 * _TRIAL else min(_time(lambda: trainer(typical, limit)) for _ in range(3))
-        return float(best / work.clip(max=limit).sum() * self._work.sum())
+
+        def each(number: int, limit: int) -> float:
+            """Seconds a step of one client, of a stack whose data no cache holds."""
+            rows = stacks[(len(stacks) // 2 + number) % len(stacks)]
+            seconds = _time(lambda: trainer([self._orders[row] for row in rows], limit))
+            return float(seconds / self._work[rows].clip(max=limit).sum())
+
+        first = each(0, 1)
+        clients = len(stacks[len(stacks) // 2])
+        if first * clients < 10 * _TRIAL:
+            first = each(1, 1)  # the very first had to warm up
+            limit = int(np.clip(_TRIAL / (first * clients), 1, self._work.max()))
+            first = min(each(2 + number, limit) for number in range(3))
+        return float(first * self._work.sum())
 
     def _rehearse(
         self, rivals: Sequence[ExecutorSettings], orders: Sequence[Order], step_seconds: float

@@ -18,7 +18,7 @@ from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
 from fedkeel.errors import FedkeelError
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Step:
     """What the loop must know of the mini-batch that is current."""
 

@@ -45,11 +45,11 @@ class _Oracle:
             raise FedkeelError("oracle.grad was asked for outside of a step, where no mini-batch is current")
         return self._batch
 
-    def _count(self, loss: Tensor) -> None:
-        """The first gradient of a step is the one whose loss counts: [k]."""
+    def _count(self, losses: Tensor) -> None:
+        """The first gradient of a step is the one whose losses count: [k, b] of the samples."""
         if self._fresh:
             self._fresh = False
-            self._losses.append(loss)
+            self._losses.append(losses)
             self._sizes.append(self._current().sizes)
 
     def _finish(self, g: Tensor, w: Tensor) -> Tensor:
@@ -65,15 +65,24 @@ class _Oracle:
         """[C], mean loss over the samples seen in training, each at the time it was seen."""
         total = np.zeros(len(self._batches.steps))
         seen = np.zeros(len(self._batches.steps))
-        if self._losses:
-            losses = torch.cat(self._losses).double().cpu().numpy()  # at once: most are short
-            places = np.concatenate([np.arange(len(sizes)) for sizes in self._sizes])
-            sizes = np.concatenate(self._sizes)
-            np.add.at(total, places, losses * sizes)
-            np.add.at(seen, places, sizes)
+        for losses, sizes in self._summed():
+            total[: len(sizes)] += losses
+            seen[: len(sizes)] += sizes
         if not seen.all():
             raise FedkeelError("the client rule asked for no gradient in a whole job, so there is no training loss")
         return total / seen
+
+    def _summed(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        """Sums [k] over the samples of mini-batches, and how many they are; at once where all are whole."""
+        pairs = list(zip(self._losses, self._sizes, strict=True))
+        everybody = len(self._batches.steps)
+        if pairs and all(len(sizes) == everybody and (sizes == each.shape[1]).all() for each, sizes in pairs):
+            summed = torch.cat(self._losses, dim=1).double().sum(1).cpu().numpy()
+            yield summed, np.sum(self._sizes, axis=0)
+            return
+        for losses, sizes in pairs:
+            real = torch.arange(losses.shape[1]) < torch.from_numpy(sizes)[:, None]
+            yield torch.where(real, losses.double().cpu(), 0.0).sum(1).numpy(), sizes
 
 
 class ClientOracle(_Oracle):
@@ -109,7 +118,7 @@ class ClientOracle(_Oracle):
         with torch.enable_grad():
             loss = cross_entropy(self._model.forward(batch.x[0]), batch.y[0])
             parts = torch.autograd.grad(loss, self._model.parameters, materialize_grads=True)
-        self._count(loss.detach()[None])
+        self._count(loss.detach().expand(1, len(batch.y[0])))
         if kept is not None:
             self._model.load(w, kept)
         return self._finish(torch.cat([p.reshape(-1) for p in parts]), w)
@@ -118,13 +127,14 @@ class ClientOracle(_Oracle):
 class Gradient(Protocol):
     """Gradients of many clients at once.
 
-    One that can also make a whole step cheaper than a gradient has a method `descend(w, x, y, weights, rate, out)`.
+    One that can also make a whole step cheaper than a gradient has a method `descend(w, x, y, weights, out)`, which
+    returns the losses and puts `w` minus the gradient into `out`.
     """
 
-    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(Loss [k], gradient [k, D]) at `w` [k, D] of mini-batches x [k, b, ...] and y [k, b].
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """(Losses [k, b], gradient [k, D]) at `w` [k, D] of mini-batches x [k, b, ...] and y [k, b].
 
-        The loss is the sum over the samples times their `weights` [k, b], or their mean.
+        The gradient is that of the sum over a client's samples of loss times weight [k, b].
         """
         ...
 
@@ -136,10 +146,11 @@ class StackOracle(_Oracle):
         super().__init__(batches, local)
         self._gradient = gradient
         self._weights: Tensor | None = None
+        self._ragged = False
 
     def _step(self, batch: Batch) -> Step:
-        self._weights = None
-        if batch.ragged:
+        if batch.ragged or self._ragged or self._weights is None or self._weights.shape != batch.y.shape:
+            self._ragged = batch.ragged
             sizes = torch.from_numpy(batch.sizes).to(batch.x.device)[:, None]
             real = torch.arange(batch.y.shape[1], device=batch.x.device) < sizes
             self._weights = torch.where(real, 1 / sizes.double(), 0.0)
@@ -147,12 +158,18 @@ class StackOracle(_Oracle):
             return Step(batch.epochs, len(batch.sizes))
         return Step(torch.from_numpy(batch.epochs).to(batch.x.device), len(batch.sizes))
 
+    def _mean(self, w: Tensor) -> Tensor:
+        """The weights [k, b] that make a sum over samples the mean of a client's own."""
+        assert self._weights is not None
+        if self._weights.dtype != w.dtype:
+            self._weights = self._weights.to(w.dtype)
+        return self._weights
+
     def grad(self, w: Tensor) -> Tensor:
         """Gradients [k, D] of the current mini-batches' mean losses at `w` [k, D], clipped, plus weight decay."""
         batch = self._current()
-        weights = None if self._weights is None else self._weights.to(w.dtype)
-        loss, g = self._gradient(w, batch.x, batch.y, weights)
-        self._count(loss)
+        losses, g = self._gradient(w, batch.x, batch.y, self._mean(w))
+        self._count(losses)
         return self._finish(g, w)
 
     @property
@@ -164,7 +181,6 @@ class StackOracle(_Oracle):
 
         def descend(w: Tensor, rate: Tensor, out: Tensor) -> None:
             batch = self._current()
-            weights = None if self._weights is None else self._weights.to(w.dtype)
-            self._count(fused(w, batch.x, batch.y, weights, rate, out))
+            self._count(fused(w, batch.x, batch.y, self._mean(w) * rate, out))
 
         return descend

@@ -96,8 +96,12 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def _lines(columns: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     """The same for many rows, column by column, which is several times faster than row by row."""
-    template = "{" + ", ".join(f"{_encode(name)}: %s" for name in columns) + "}\n"
-    return map(template.__mod__, zip(*map(_texts, columns.values()), strict=True))
+    texts = {name: _texts(column) for name, column in columns.items()}
+    same = {name: column[0].replace("%", "%%") for name, column in texts.items() if len(set(column)) == 1}
+    template = "{" + ", ".join(f"{_encode(name)}: {same.get(name, '%s')}" for name in texts) + "}\n"
+    different = [column for name, column in texts.items() if name not in same]
+    rows = zip(*different, strict=True) if different else [()] * len(columns["client"])
+    return map(template.__mod__, rows)
 
 
 def _texts(column: Sequence[Any]) -> list[str]:

@@ -48,51 +48,49 @@ class DenseGradient:
             return None  # something is frozen, tied or unused
         return cls(layers, layout)
 
-    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(Loss [k], gradient [k, D])."""
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """(Losses [k, b], gradient [k, D])."""
         g = w.new_empty(w.shape)
-        return self._sweep(w, x, y, weights, None, g), g
+        return self._sweep(w, x, y, weights, False, g), g
 
-    def descend(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None, rate: Tensor, out: Tensor) -> Tensor:
-        """out <- w - rate * gradient in one sweep, without a gradient in between; returns the loss [k].
+    def descend(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, out: Tensor) -> Tensor:
+        """out <- w - gradient in one sweep, without a gradient in between; returns the losses [k, b].
 
-        `out` may be `w`. `rate` is [k, 1].
+        `out` may be `w`. A learning rate is a factor on the weights.
         """
-        return self._sweep(w, x, y, weights, rate, out)
+        return self._sweep(w, x, y, weights, True, out)
 
-    def _sweep(
-        self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None, rate: Tensor | None, out: Tensor
-    ) -> Tensor:
+    def _sweep(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, step: bool, out: Tensor) -> Tensor:
         # While all clients still stand at the same weights, one large product serves them all.
         shared = w.stride(0) == 0 and len(w) > 1
         views = self._named(w)
         used = self._layout.views(w[0]) if shared else views
-        multiply = _shared if shared else torch.bmm
         inputs = [x.flatten(2)]
         for layer in self._layers:
-            z = multiply(inputs[-1], used[layer.weight].mT)
-            if layer.bias is not None:
-                z += used[layer.bias] if shared else used[layer.bias][:, None]
+            weight, bias = used[layer.weight].mT, used[layer.bias] if layer.bias is not None else None
+            if shared:
+                z = _shared(inputs[-1], weight)
+                z = z if bias is None else z + bias
+            else:
+                z = torch.bmm(inputs[-1], weight) if bias is None else torch.baddbmm(bias[:, None], inputs[-1], weight)
             inputs.append(z.relu_() if layer.relu else z)
-        loss, delta = _cross_entropy(inputs.pop(), y, weights, rate)
+        losses, delta = _cross_entropy(inputs.pop(), y, weights)
         targets = self._named(out)
         for number in reversed(range(len(self._layers))):
             layer, above = self._layers[number], delta
             if number:
-                delta = multiply(above, used[layer.weight])
+                delta = (_shared if shared else torch.bmm)(above, used[layer.weight])
                 if self._layers[number - 1].relu:
                     delta = torch.ops.aten.threshold_backward(delta, inputs[number], 0.0)
-            if rate is None:
-                torch.bmm(above.mT, inputs[number], out=targets[layer.weight])
-            else:
-                old = views[layer.weight]
-                torch.baddbmm(old, above.mT, inputs[number], alpha=-1, out=targets[layer.weight])
-            if layer.bias is not None:
-                if rate is None:
-                    torch.sum(above, dim=1, out=targets[layer.bias])
-                else:
+            if step:
+                torch.baddbmm(views[layer.weight], above.mT, inputs[number], alpha=-1, out=targets[layer.weight])
+                if layer.bias is not None:
                     torch.sub(views[layer.bias], above.sum(1), out=targets[layer.bias])
-        return loss
+            else:
+                torch.bmm(above.mT, inputs[number], out=targets[layer.weight])
+                if layer.bias is not None:
+                    torch.sum(above, dim=1, out=targets[layer.bias])
+        return losses
 
     def _named(self, w: Tensor) -> dict[str, Tensor]:
         """Views of a stack's vectors; the loop moves the same ones in place, step after step."""
@@ -106,17 +104,14 @@ def _shared(a: Tensor, b: Tensor) -> Tensor:
     return (b.mT @ a.flatten(0, 1).mT).mT.view(*a.shape[:2], -1)
 
 
-def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor | None, rate: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(Loss [k], its gradient in the logits [k, b, classes]), the latter times `rate`: the rest is linear in it."""
-    log_p = z.log_softmax(-1)
-    index = y[..., None]
-    losses = -log_p.gather(-1, index)[..., 0]
-    delta = log_p.exp_().scatter_(-1, index, -1.0, reduce="add")
-    if weights is None:
-        scale = 1 / y.shape[1] if rate is None else (rate / y.shape[1])[..., None]
-        return losses.mean(-1), delta.mul_(scale)
-    loss = (losses * weights).sum(-1)
-    return loss, delta.mul_((weights if rate is None else weights * rate)[..., None])
+def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """(Losses [k, b], gradient in the logits [k, b, classes] of their weighted sum), as autograd would call it."""
+    log_p = z.reshape(-1, z.shape[-1]).log_softmax(1)
+    labels, outer = y.reshape(-1), weights.reshape(-1)
+    losses, total = torch.ops.aten.nll_loss_forward(log_p, labels, None, 0, -100)
+    inner = torch.ops.aten.nll_loss_backward(outer, log_p, labels, None, 0, -100, total)
+    delta = torch.ops.aten._log_softmax_backward_data(inner, log_p, 1, log_p.dtype)
+    return losses.view(y.shape), delta.view(z.shape)
 
 
 def _layers(module: nn.Module) -> list[Layer] | None:

@@ -15,17 +15,13 @@ class VmappedGradient:
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._layout = layout
 
-        def mean(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(functional_call(module, parameters, (x,)), y)
+        def weighted(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+            losses = cross_entropy(functional_call(module, parameters, (x,)), y, reduction="none")
+            return losses @ weights, losses
 
-        def weighted(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-            return cross_entropy(functional_call(module, parameters, (x,)), y, reduction="none") @ weights
+        self._gradient = vmap(grad_and_value(weighted, has_aux=True))
 
-        self._mean = vmap(grad_and_value(mean))
-        self._weighted = vmap(grad_and_value(weighted))
-
-    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(Loss [k], gradient [k, D])."""
-        views = self._layout.views(w)
-        parts, loss = self._mean(views, x, y) if weights is None else self._weighted(views, x, y, weights)
-        return loss, self._layout.flatten(parts)
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """(Losses [k, b], gradient [k, D])."""
+        parts, (_, losses) = self._gradient(self._layout.views(w), x, y, weights)
+        return losses, self._layout.flatten(parts)
