@@ -105,13 +105,11 @@ def _shared(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """(Losses [k, b], gradient in the logits [k, b, classes] of their weighted sum), as autograd would call it."""
-    log_p = z.reshape(-1, z.shape[-1]).log_softmax(1)
-    labels, outer = y.reshape(-1), weights.reshape(-1)
-    losses, total = torch.ops.aten.nll_loss_forward(log_p, labels, None, 0, -100)
-    inner = torch.ops.aten.nll_loss_backward(outer, log_p, labels, None, 0, -100, total)
-    delta = torch.ops.aten._log_softmax_backward_data(inner, log_p, 1, log_p.dtype)
-    return losses.view(y.shape), delta.view(z.shape)
+    """(Losses [k, b], gradient in the logits [k, b, classes] of their weighted sum)."""
+    log_p = z.log_softmax(2)
+    label = y.unsqueeze(2)
+    losses = log_p.gather(2, label).squeeze(2).neg_()
+    return losses, log_p.exp_().scatter_(2, label, -1.0, reduce="add").mul_(weights.unsqueeze(2))
 
 
 def _layers(module: nn.Module) -> list[Layer] | None:
