@@ -122,7 +122,7 @@ TRUE = DenseGradient._sweep
 
 @pytest.mark.usefixtures("eager_to_choose")
 def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "_SIZES", ())
+    monkeypatch.setattr(choose, "_PARTS", ())
     contest = choose._Contest
     monkeypatch.setattr(contest, "_measure", lambda _, way: 1.0 - (way.stack or 0) / 100)  # stacks look best
     monkeypatch.setattr(contest, "_rehearse", lambda _, rivals, *__: {way: float(i) for i, way in enumerate(rivals)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -71,16 +72,15 @@ class Batches:
         """All clients have as many samples and epochs: their mini-batches are of one size and begin together."""
         everybody = np.arange(len(self._clients))
         size = int(self._batch[0])
-        one = size * len(everybody) * self._data.train.x[0].nbytes
+        one = size * len(everybody) * prod(self._data.shape) * self._data.train.x.element_size()
         some = size * max(1, GATHERED_BYTES // one)
-        sizes = np.full(len(everybody), size)
         for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
             place = 0
             for samples in torch.split(order, some, dim=1):
                 fetched = self._fetch(samples)
                 for x, y in zip(*(torch.split(part, size, dim=1) for part in fetched), strict=True):
-                    yield Batch(epoch, place, sizes if y.shape[1] == size else sizes * 0 + y.shape[1], False, x, y)
+                    yield Batch(epoch, place, np.full(len(everybody), y.shape[1]), False, x, y)
                     place += 1
 
     def _each_at_its_pace(self) -> Iterator[Batch]:

@@ -24,11 +24,11 @@ from fedkeel.params import Layout
 STACK_BYTES = 256 << 20
 """What one stack may take in memory."""
 _VECTORS = 6  # of a model's size that a client of a stack needs: weights, gradient, direction, ...
-_SIZES = (64, 256, 16, 4, 1)
+_PARTS = (4, 16, 64, 2)  # of a worker's share that a stack may be, beside all of it
 _BUDGET = 1.0  # seconds for all measurements, or a quarter of what the run would take serially, if that is less,
 _LEAST = 0.2  # but not less than this
 _TRIAL = 0.02  # seconds of one measurement of a way to train
-_FINALISTS = 2  # ways that are rehearsed, in this process and in workers
+_FINALISTS = 3  # ways that are rehearsed in workers, beside the best in this process
 _REHEARSAL = 0.06  # seconds of one measurement of these
 _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
 _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
@@ -80,6 +80,7 @@ class _Contest:
         self._work = _work(workshop, orders)
         self._seconds = {SERIAL: 0.0}
         self._workers = min(asked.workers or cores(), len(orders)) if fork else 1
+        self._share = -(-len(orders) // self._workers)
         self.refused: dict[str, str] = {}
         self._seconds[SERIAL] = self._measure(SERIAL)
         self._run = self._seconds[SERIAL] * rounds
@@ -91,27 +92,27 @@ class _Contest:
 
     def ranking(self) -> list[ExecutorSettings]:
         """The candidates, the fastest first."""
-        if self._asked.kind == "auto" and self._asked.stack is None and self._run < _NOTICEABLE:
+        asked = self._asked
+        if asked.kind == "auto" and not asked.stack and not asked.channels_last and self._run < _NOTICEABLE:
             return [SERIAL]
         ways = self._ways()
         for way in ways:
-            if way not in self._seconds and (way is ways[0] or self._affordable(way.stack or 1)):
+            if way not in self._seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
                 self._seconds[way] = self._measure(way)
         ranked = sorted((way for way in ways if way in self._seconds), key=self._seconds.__getitem__)
         # A stack larger than a worker's share would leave somebody idle.
-        most = -(-len(self._orders) // self._workers)
-        shared = [self._shared(way) for way in ranked if (way.stack or 0) <= most or self._asked.stack]
-        if self._asked.kind == "processes":
+        shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
+        if asked.kind == "processes":
             return shared or [self._shared(way) for way in ranked]
-        if self._asked.kind == "vectorised" or self._workers == 1:
+        if asked.kind == "vectorised" or self._workers == 1:
             return ranked
         return self._finals(ranked, shared)
 
     def _finals(self, ranked: list[ExecutorSettings], shared: list[ExecutorSettings]) -> list[ExecutorSettings]:
         """The best on a part of a whole round, in this process and in workers; without the time, workers are best."""
-        rivals = [*ranked[:_FINALISTS], *shared[:_FINALISTS]]
-        least = 2 * self._workers * max(way.stack or 1 for way in rivals)
-        if not self._affordable(least * len(rivals)):
+        rivals = [*ranked[:1], *shared[:_FINALISTS]]
+        least = min(len(self._orders), 2 * self._workers * max(way.stack or 1 for way in rivals))
+        if not self._affordable(2 * least * len(rivals), ranked[0]):
             return [*shared, *ranked]
         step_seconds = self._seconds[ranked[0]] / self._work.sum()
         count = max(least, int(_REHEARSAL / step_seconds))
@@ -119,9 +120,9 @@ class _Contest:
         self._seconds |= measured
         return [*sorted(measured, key=measured.__getitem__), *(way for way in ranked if way not in measured)]
 
-    def _affordable(self, clients: int) -> bool:
-        """Whether there is time to train so many clients for two steps, as slowly as one by one."""
-        return bool(perf_counter() + 2 * clients * self._seconds[SERIAL] / self._work.sum() < self._until)
+    def _affordable(self, steps: int, way: ExecutorSettings) -> bool:
+        """Whether there is time for so many steps of a client, as fast as that way."""
+        return bool(perf_counter() + steps * self._seconds[way] / self._work.sum() < self._until)
 
     def _ways(self) -> list[ExecutorSettings]:
         """Every way to train in this process that fits what was asked for, the most promising first."""
@@ -138,7 +139,8 @@ class _Contest:
                 raise _refusal(asked, reason)
             return ways
         limit = min(len(self._orders), stack_limit(workshop))
-        sizes = [min(limit, -(-len(self._orders) // self._workers)), limit, *(s for s in _SIZES if s < limit)]
+        share = min(limit, self._share)
+        sizes = [share, limit, *(-(-share // part) for part in _PARTS)]
         for size in [asked.stack] if asked.stack else dict.fromkeys(sizes):
             ways.append(ExecutorSettings(kind="vectorised", stack=size, channels_last=False))
         return ways

@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 CAN_SHARE = hasattr(os, "memfd_create")
@@ -72,7 +73,7 @@ class Lender:
             return best
         size = 1 << (size - 1).bit_length()  # pages that nobody touches cost nothing
         if not self._shared:
-            return _Block(size, mmap.mmap(-1, size), "")
+            return _Block(size, np.empty(size, dtype=np.uint8), "")
         file = os.memfd_create("fedkeel")
         self._files.append(file)
         os.ftruncate(file, size)
@@ -88,7 +89,7 @@ class Lender:
 @dataclass(frozen=True, eq=False)
 class _Block:
     size: int
-    memory: mmap.mmap
+    memory: mmap.mmap | NDArray[np.uint8]
     path: str
     """Where another process can open it, if it is shared."""
 

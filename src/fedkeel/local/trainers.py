@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -59,12 +60,13 @@ class OneByOne:
         self._model.load(order.start, order.buffers)
         batches = Batches(self._data, self._local, self._seed, [order.round], [order.client], [order.epochs])
         oracle = ClientOracle(self._model, batches, self._local, self._seed, order.round, order.client)
+        number = partial(torch.tensor, device=order.start.device)
         job = Job(
-            round=torch.tensor([order.round]),
+            round=number([order.round]),
             start=order.start,
-            epochs=torch.tensor([order.epochs]),
+            epochs=number([order.epochs]),
             lr=order.lr,
-            samples=torch.tensor([int(self._data.sizes[order.client])], device=order.start.device),
+            samples=number([int(self._data.sizes[order.client])]),
             received=order.received,
             kept=order.kept,
         )
