@@ -38,7 +38,7 @@ def speed(report: Row) -> str:
         for row in report["workloads"]
     ]
     yard = report["yardstick"]
-    heads = ["", *(NAMES[each] for each in who), "to plain", "to tuned", "target", "executor that auto chose"]
+    heads = ["workload", *(NAMES[each] for each in who), "to plain", "to tuned", "target", "executor that auto chose"]
     return (
         table(heads, rows)
         + f"\nYardstick: {yard['wall_seconds']:.1f} s in all, {yard['run_seconds']:.1f} s of it in rounds with a test "
@@ -58,7 +58,7 @@ def peers(report: Row) -> str:
             for each in who
         ]
         rows.append([f"{row['workload']} {row['about']}", *cells])
-    return table(["", *(NAMES[each] for each in who)], rows)
+    return table(["workload", *(NAMES[each] for each in who)], rows)
 
 
 def scale(rows: Sequence[Row]) -> str:

@@ -7,7 +7,8 @@ After each of fedkeel's rounds the plain loop and the tuned one train the same c
 one, so all meet the same state of the machine. A round of fedkeel is the time between two such interruptions: dispatch,
 training, aggregation, records. Not counted are set-up, the first two rounds and the last, which tests the model.
 A ratio is to the faster of one and two threads: with other work on the second core, PyTorch's two threads wait for each
-other and take many times as long. The targets were set against the plain loop.
+other and take many times as long. The target stands beside the ratio to the plain loop, which fits the description of
+the loop it was set against; the ratio to the tuned one is the stricter.
 The yardstick is a whole `fedkeel run` as a process of its own: start, data, rounds with a test after each, figures.
 """
 
