@@ -19,6 +19,7 @@ from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import DatasetSettings, Experiment
+from fedkeel.local.batches import batch_sizes
 
 GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
 
@@ -153,9 +154,7 @@ def _said(error: BaseException) -> str:
 
 def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
     """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
-    sizes = data.sizes[data.sizes > 0]
-    full = sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
-    smallest = int(np.where(sizes % full, sizes % full, full).min())
+    smallest = batch_sizes(data, batch_size)[0]
     trial = copy.deepcopy(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):

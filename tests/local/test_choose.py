@@ -16,8 +16,9 @@ from fedkeel import Experiment, FederatedData, InputError, Result, api, run
 from fedkeel.algorithms import ClientRule, Job, Message, Oracle
 from fedkeel.experiment import ExecutorSettings
 from fedkeel.local import choose
+from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
-from fedkeel.local.gate import batch_sizes, objection
+from fedkeel.local.gate import objection
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.remember import place, recall, remember
 from fedkeel.params import FlatModel
@@ -284,9 +285,8 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 
 def test_every_size_of_mini_batch_is_tried() -> None:
-    settings = Experiment(local={"batch_size": 4}).local
-    assert batch_sizes(data(), settings) == [1, 3, 4]
-    assert batch_sizes(data(), Experiment(local={"batch_size": "full"}).local) == [3, 4, 5, 7, 9, 12]
+    assert batch_sizes(data(), 4) == [1, 3, 4]
+    assert batch_sizes(data(), "full") == [3, 4, 5, 7, 9, 12]
 
 
 def test_stacks_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:

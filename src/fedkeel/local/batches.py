@@ -124,3 +124,10 @@ def steps(
     """(The largest mini-batch of each client, how many steps its job takes)."""
     batch = sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
     return batch, -(-sizes // batch) * epochs
+
+
+def batch_sizes(data: FederatedData, batch_size: int | str) -> list[int]:
+    """Every size of mini-batch that occurs, ascending."""
+    sizes = data.sizes[data.sizes > 0]
+    largest, _ = steps(sizes, np.ones_like(sizes), batch_size)
+    return [int(size) for size in np.unique([largest, np.where(sizes % largest, sizes % largest, largest)])]

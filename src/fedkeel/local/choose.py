@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import ExecutorSettings
-from fedkeel.local.batches import steps
+from fedkeel.local.batches import batch_sizes, steps
 from fedkeel.local.build import Workshop, cores
-from fedkeel.local.gate import batch_sizes, cannot_stack, objection
+from fedkeel.local.gate import cannot_stack, objection
 from fedkeel.local.orders import Order
 from fedkeel.local.trainers import plan
 from fedkeel.params import Layout
@@ -201,7 +201,7 @@ def stack_limit(workshop: Workshop) -> int:
         kept += tensor.numel() * tensor.element_size()
         return tensor
 
-    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local))) % len(workshop.data.train.y)
+    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local.batch_size))) % len(workshop.data.train.y)
     x, y = workshop.data.train_batch(samples)
     trial = copy.deepcopy(workshop.module)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):

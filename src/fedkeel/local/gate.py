@@ -13,8 +13,8 @@ from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.data.partition import Assignment
-from fedkeel.experiment import ExecutorSettings, LocalSettings
-from fedkeel.local.batches import steps
+from fedkeel.experiment import ExecutorSettings
+from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Columns, Order
 
@@ -37,7 +37,7 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
         return None
     if settings.stack and (reason := cannot_stack(workshop)):
         return reason
-    largest, *others = reversed(batch_sizes(workshop.data, workshop.local))
+    largest, *others = reversed(_some(batch_sizes(workshop.data, workshop.local.batch_size)))
     sizes = [largest, *others[-1:], *others[:-1]]
     each = min(2, settings.stack or 1)
     trial = replace(workshop, data=_dealt(workshop.data, [size for size in sizes for _ in range(each)]))
@@ -68,13 +68,9 @@ def cannot_stack(workshop: Workshop) -> str | None:
     return None
 
 
-def batch_sizes(data: FederatedData, local: LocalSettings) -> list[int]:
-    """Every size of mini-batch that occurs, or `SHAPES` of them."""
-    sizes = data.sizes[data.sizes > 0]
-    largest, _ = steps(sizes, np.ones_like(sizes), local.batch_size)
-    every = np.unique(np.concatenate([largest, np.where(sizes % largest, sizes % largest, largest)]))
-    some = np.linspace(0, len(every) - 1, min(SHAPES, len(every))).round().astype(int)
-    return [int(size) for size in every[some]]
+def _some(sizes: Sequence[int]) -> list[int]:
+    """All of them, or `SHAPES` from the first to the last."""
+    return [sizes[i] for i in np.linspace(0, len(sizes) - 1, min(SHAPES, len(sizes))).round().astype(int)]
 
 
 def _dealt(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
