@@ -141,7 +141,7 @@ def test_it_is_frozen() -> None:
         (["dataset=fashion-mnits"], ["dataset.name", "fashion-mnits", "did you mean fashion-mnist"]),
         (["dataset=5"], ["dataset", "5"]),
         (["model=lenet"], ["model.name", "lenet", "lenet5", "accepted"]),
-        (["model.norm=batch"], ["model.norm", "mlp-400", "accepted: none"]),
+        (["model.norm=batch"], ["model.norm", "mlp-400", "accepted: projection"]),
         (["model=vgg11", "model.norm=layer"], ["model.norm", "layer", "batch"]),
         (["model.name=null"], ["model.name", "None"]),
         (["algorithm=fedagv"], ["algorithm.name", "fedagv", "did you mean fedavg"]),

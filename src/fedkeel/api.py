@@ -6,8 +6,7 @@ import copy
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
+from fedkeel.algorithms.finetune import FineTuning
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
 from fedkeel.experiment import Experiment
@@ -24,13 +24,13 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.choose import Choice, settle
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.gate import objection
-from fedkeel.local.orders import Score
 from fedkeel.local.processes import unavailable
 from fedkeel.local.remember import place, recall, remember
 from fedkeel.params import FlatModel
 from fedkeel.prepare import prepare
 from fedkeel.record.folder import RunFolder, check_free
 from fedkeel.runtime import Evaluation, RoundEnd, Simulation
+from fedkeel.runtime.clients import accuracies, client_scores, finetuned, spread
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,10 @@ class Result:
     data: FederatedData
     out: Path | None
     """The run folder, where one was asked for."""
+    simulation: Simulation
+    """As it ended."""
+    finetuned_accuracy: NDArray[np.float64] | None
+    """Of each client's own model after fine-tuning, on its own share of the test set, where that was done."""
 
     @property
     def accuracy(self) -> float:
@@ -53,10 +57,26 @@ class Result:
         return self.history[-1].accuracy
 
     def evaluate_clients(self, clients: Sequence[int] | None = None) -> NDArray[np.float64]:
-        """The final model's accuracy on each client's own share of the test set (NaN for a client without one)."""
+        """Accuracy on each client's own share of the test set (NaN for a client without one).
+
+        Of the final model, or where the method gives clients their own (FedGH), of these.
+        """
+        chosen = range(len(self.data)) if clients is None else clients
+        for client in chosen:
+            self._check(client)
+        models, test = map(self.simulation.own, chosen), Evaluator(self.model, self.data).score
+        return accuracies(client_scores(chosen, models, test, self.data, self.experiment.seed))
+
+    def client_model(self, client: int) -> nn.Module:
+        """A client's own model: where the method has none (most), a copy of the global one."""
+        self._check(client)
         flat = FlatModel(copy.deepcopy(self.model))
-        test = partial(Evaluator(self.model, self.data).score, flat.w, flat.buffers)
-        return _client_accuracies(test, self.data, self.experiment.seed, clients)
+        flat.load(*self.simulation.own(client))
+        return flat.release()
+
+    def _check(self, client: int) -> None:
+        if not 0 <= client < len(self.data):
+            raise InputError(f"clients: {client} is not accepted; accepted: 0 to {len(self.data) - 1}")
 
 
 def run(
@@ -77,8 +97,10 @@ def run(
         check_free(Path(out))
     experiment, data, module = prepare(experiment, data, model)
     client_rule, _ = experiment.algorithm.rules()
-    workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
     flat = FlatModel(module)
+    if reason := client_rule.objection(flat.layout, experiment.local.momentum):
+        raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+    workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
     with ExitStack() as open_:
         open_.enter_context(_threads(experiment.threads))
         choice = _choose(experiment, workshop, flat)
@@ -95,12 +117,32 @@ def run(
         history = _follow(simulation, [folder.add if folder else None, progress])
         summary = _summary(simulation, history, perf_counter() - started, choice)
         flat.load(simulation.evaluated, simulation.buffers)
-        if experiment.evaluate_clients:
-            test = partial(executor.evaluate, flat.w, flat.buffers)
-            summary["client_accuracy"] = _spread(_client_accuracies(test, data, experiment.seed))
+        epochs = client_rule.finetune_epochs if experiment.finetune.epochs is None else experiment.finetune.epochs
+        if experiment.evaluate_clients or epochs or not client_rule.global_model:
+            summary["client_accuracy"] = spread(accuracies(simulation.client_scores()))
+        tuned = _finetuned(simulation, workshop, choice, epochs) if epochs else None
+        if tuned is not None:
+            summary["client_accuracy_finetuned"] = spread(tuned)
         if folder is not None:
             folder.finish(summary, module.state_dict())
-    return Result(experiment, summary, history, flat.release(), data, folder.path if folder else None)
+    where = folder.path if folder else None
+    return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
+
+
+def _finetuned(simulation: Simulation, workshop: Workshop, choice: Choice, epochs: int) -> NDArray[np.float64]:
+    """Accuracies of the clients' own models after so many more epochs, each on its own share of the test set."""
+    experiment, clients = simulation.experiment, range(len(simulation.data))
+    local = experiment.local.model_copy(update={"epochs": epochs})
+    rule = FineTuning(part=experiment.finetune.part)
+    executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
+    rate = experiment.local.lr * experiment.local.lr_decay ** (simulation.version - 1)
+    lr = torch.full((epochs,), rate, dtype=simulation.state.w.dtype, device=simulation.state.w.device)
+    models = [(client, simulation.own(client)) for client in clients]
+    try:
+        tuned = finetuned(models, executor, simulation.data, experiment.rounds + 1, lr)
+        return accuracies(client_scores(clients, tuned, executor.evaluate, simulation.data, experiment.seed))
+    finally:
+        executor.close()
 
 
 def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
@@ -122,7 +164,7 @@ def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choi
 
 
 def _folder_name(experiment: Experiment) -> str:
-    parts = (experiment.dataset.name, experiment.model.name, experiment.algorithm.name, f"seed{experiment.seed}")
+    parts = (experiment.dataset.name, experiment.model.name, experiment.algorithm.label, f"seed{experiment.seed}")
     return experiment.name or "-".join(parts).replace(":", "_")
 
 
@@ -154,7 +196,7 @@ def _summary(
     target = experiment.target_accuracy
     reached = next((e for e in history if target is not None and e.accuracy >= target), None)
     return {
-        "algorithm": experiment.algorithm.name,
+        "algorithm": experiment.algorithm.label,
         "dataset": experiment.dataset.name,
         "model": experiment.model.name,
         "partition": experiment.partition.kind,
@@ -162,6 +204,7 @@ def _summary(
         "per_round": experiment.participants,
         "seed": experiment.seed,
         "rounds": last.round,
+        "tested": "global model" if simulation.client_rule.global_model else "clients' own models",
         "final_accuracy": last.accuracy,
         "best_accuracy": max(e.accuracy for e in history),
         "final_loss": last.loss,
@@ -183,24 +226,3 @@ def _summary(
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-
-
-def _client_accuracies(
-    test: Callable[[Tensor], Score], data: FederatedData, seed: int, clients: Sequence[int] | None = None
-) -> NDArray[np.float64]:
-    accuracies = []
-    for client in range(len(data)) if clients is None else clients:
-        if not 0 <= client < len(data):
-            raise InputError(f"clients: {client} is not accepted; accepted: 0 to {len(data) - 1}")
-        share = data.test_share(client, seed)
-        accuracies.append(test(share).accuracy if len(share) else np.nan)
-    return np.array(accuracies)
-
-
-def _spread(accuracies: NDArray[np.float64]) -> dict[str, float] | None:
-    """Mean, standard deviation, and the mean of the worst tenth; nothing if no client could be tested."""
-    known = np.sort(accuracies[~np.isnan(accuracies)])
-    if not len(known):
-        return None
-    worst = known[: max(1, len(known) // 10)]
-    return {"mean": float(known.mean()), "std": float(known.std()), "worst_decile": float(worst.mean())}

@@ -43,7 +43,7 @@ console = _Console(highlight=False)
 def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
     """A live bar on a terminal, about ten lines elsewhere."""
     console.print(
-        f"{experiment.algorithm.name} on {experiment.dataset.name} with {experiment.model.name}, "
+        f"{experiment.algorithm.label} on {experiment.dataset.name} with {experiment.model.name}, "
         f"{experiment.rounds} rounds",
         markup=False,
     )
@@ -95,11 +95,11 @@ def summary(result: Result, figure: Path) -> None:
     if s["target_accuracy"] is not None:
         reached = f"in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
         table.add_row(f"target {s['target_accuracy']:.2%}", reached)
-    if spread := s.get("client_accuracy"):
-        table.add_row(
-            "accuracy per client",
-            f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}",
-        )
+    for key, what in (("client_accuracy", "accuracy per client"), ("client_accuracy_finetuned", "... fine-tuned")):
+        if spread := s.get(key):
+            table.add_row(
+                what, f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}"
+            )
     table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
     table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {result.experiment.executor.label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")

@@ -102,19 +102,33 @@ class AlgorithmSettings(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = "fedavg"
+    client: str | None = None
+    """The method whose client rule is used, if it is not that of `name`."""
+    server: str | None = None
+    """The method whose server rule is used, likewise."""
 
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
         name, given = _named(cls, values)
-        if name is None:
+        rules = {side: given.pop(side, None) for side in ("client", "server")}
+        if name is None or not all(isinstance(rule, str | None) for rule in rules.values()):
             return values
-        client, server = algorithms.find(name).rules(given)
-        return {"name": name, **client.model_dump(), **server.model_dump()}
+        client, server = algorithms.compose(name, **rules).rules(given)
+        return {"name": name, **rules, **client.model_dump(), **server.model_dump()}
+
+    @property
+    def label(self) -> str:
+        """The method's name, or those of the two whose rules are combined."""
+        return self._method.name
+
+    @property
+    def _method(self) -> algorithms.Method:
+        return algorithms.compose(self.name, self.client, self.server)
 
     def rules(self) -> tuple[ClientRule, ServerRule]:
         """The client rule and the server rule."""
-        return algorithms.find(self.name).rules(self.model_extra or {})
+        return self._method.rules(self.model_extra or {})
 
 
 class LocalSettings(Section):
@@ -129,6 +143,15 @@ class LocalSettings(Section):
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.0
     clip_norm: Size | None = None
     """Upper bound on the norm of a mini-batch's gradient."""
+
+
+class FinetuneSettings(Section):
+    """How each client adapts its own model at the end, before that is tested on the client's own test share."""
+
+    epochs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """With the local settings and the last round's learning rate; by default 5 for FedBABU and 0 for all others."""
+    part: Literal["all", "body", "head"] = "all"
+    """Which weights move."""
 
 
 class FleetSettings(Section):
@@ -200,7 +223,8 @@ class Experiment(Section):
     seed: NonNegativeInt = 0
     evaluate_every: Count = 1
     evaluate_clients: bool = False
-    """At the end, test the model on every client's own share of the test set."""
+    """At the end, test the model on every client's own share of the test set; always, where clients have their own."""
+    finetune: FinetuneSettings = FinetuneSettings()
     target_accuracy: Share | None = None
     stop_at_target: bool = False
     executor: ExecutorSettings = ExecutorSettings()
@@ -219,7 +243,15 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return {k: _spelled_out(k, v) for k, v in values.items()}
+        values = {k: _spelled_out(k, v) for k, v in values.items()}
+        rules = {side: values.pop(side) for side in ("client", "server") if side in values}
+        if rules:  # `client: fedsam` is short for `algorithm: {client: fedsam}`
+            algorithm = values.get("algorithm", {})
+            if isinstance(algorithm, AlgorithmSettings):
+                algorithm = algorithm.model_dump()
+            if isinstance(algorithm, dict):  # else it is for pydantic to refuse
+                values["algorithm"] = {**algorithm, **rules}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

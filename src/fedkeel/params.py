@@ -6,15 +6,19 @@ vector `[..., B]`, are averaged plainly, and never enter an algorithm's arithmet
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedkeel.errors import InputError
+
+Part = Literal["all", "body", "head", "none"]
+"""Of a model: the head is its classifier, the body the rest."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,24 @@ class Layout:
             mask[part.start : part.stop] = part.name in self.head_names
         return mask
 
+    def mask(self, part: Part) -> Tensor:
+        """Boolean mask [D] of a part's parameters."""
+        match part:
+            case "head":
+                return self.head
+            case "body":
+                return ~self.head
+        return torch.full_like(self.head, part == "all")
+
+    @property
+    def linear_head(self) -> tuple[str, str | None] | None:
+        """Names of weight [classes, F] and bias [classes] of the head, if that is one linear layer."""
+        parts = sorted((p for p in self.parameters if p.name in self.head_names), key=lambda p: -len(p.shape))
+        shapes = [p.shape for p in parts]
+        if len(parts) not in (1, 2) or len(shapes[0]) != 2 or (len(parts) == 2 and shapes[1] != shapes[0][:1]):
+            return None
+        return parts[0].name, parts[1].name if len(parts) == 2 else None
+
     def views(self, w: Tensor) -> dict[str, Tensor]:
         """Named views [..., *shape] of a flat vector [..., D]."""
         return _views(self.parameters, w)
@@ -112,12 +134,31 @@ def _buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _head_names(module: nn.Module, trainable: Sequence[tuple[str, Tensor]]) -> frozenset[str]:
-    """Parameters of the attribute `head`, else of the last module that owns any."""
-    head = getattr(module, "head", None)
-    own = {id(p) for p in head.parameters()} if isinstance(head, nn.Module) else set()
-    if not any(id(p) in own for _, p in trainable):
-        own = {id(p) for p in module.get_submodule(trainable[-1][0].rpartition(".")[0]).parameters()}
+    own = {id(p) for p in _head(module).parameters()}
     return frozenset(name for name, p in trainable if id(p) in own)  # by identity: weights may be tied
+
+
+def _head(module: nn.Module) -> nn.Module:
+    """The attribute `head`, if it is trained, else the last module that owns a trained parameter."""
+    head = getattr(module, "head", None)
+    if isinstance(head, nn.Module) and any(p.requires_grad for p in head.parameters()):
+        return head
+    return module.get_submodule(_trainable(module)[-1][0].rpartition(".")[0])
+
+
+def with_features(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """(What `call` returns, the features [b, F] that the module's head is given in it)."""
+    seen: list[Tensor] = []
+    hook = _head(module).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        output = call()
+    finally:
+        hook.remove()
+    if len(seen) != 1:
+        raise InputError(
+            f"model: its forward pass calls its head {len(seen)} times; accepted: once, on the features of its body"
+        )
+    return output, seen[0].flatten(1)
 
 
 class FlatModel:

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
 from fedkeel.errors import FedkeelError
 from fedkeel.local.loop import Step, train
+from fedkeel.params import Layout
 
 
 class Quadratic:
@@ -19,6 +20,9 @@ class Quadratic:
     def __init__(self, a: Tensor, b: Tensor, epochs: list[int], steps: int = 2) -> None:
         self.a, self.b, self.epochs, self.each = a, b, epochs, steps
         self.seen: list[int] = []
+
+    def restore(self, buffers: Tensor) -> None:
+        raise AssertionError("no rule here changes buffers")
 
     def steps(self) -> Iterator[Step]:
         """A stack's clients come with descending epochs."""
@@ -58,14 +62,19 @@ class Counting(ClientRule):
         return {"count": job.carry["count"]}, {"jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
 
 
-def job(start: Tensor, lr: Tensor, epochs: list[int] | None = None, **more: Message) -> Job:
+def job(start: Tensor, lr: Tensor, epochs: list[int] | None = None, momentum: float = 0.0, **more: Message) -> Job:
     lead = start.shape[:-1]
+    each = torch.tensor(epochs or [lr.shape[-1]] * (lead[0] if lead else 1)).view(*lead, 1)
     return Job(
         round=torch.ones(*lead, 1),
         start=start,
-        epochs=torch.tensor(epochs or [lr.shape[-1]] * (lead[0] if lead else 1)).view(*lead, 1),
+        buffers=torch.zeros(*lead, 0),
+        epochs=each,
+        steps=2 * each,
         lr=lr,
+        momentum=momentum,
         samples=torch.ones(*lead, 1),
+        layout=Layout.of(nn.Linear(start.shape[-1], 1, bias=False)),
         received=more.get("received", {}),
         kept=more.get("kept", {}),
     )
@@ -89,7 +98,8 @@ def test_trajectory_on_a_quadratic(mu: float, momentum: float) -> None:
     a, b, w = rng.uniform(0.5, 2, 4), rng.normal(size=4), rng.normal(size=4)
     oracle = Quadratic(torch.tensor(a), torch.tensor(b), [2], steps=3)
     rates = [0.1, 0.05]
-    got = train(job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64)), Proximal(mu=mu), oracle, momentum).w
+    given = job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64), momentum=momentum)
+    got = train(given, Proximal(mu=mu), oracle).w
     np.testing.assert_allclose(got, by_hand(a, b, w, rates, 3, mu, momentum), rtol=1e-12)
     assert oracle.seen == [0, 0, 0, 1, 1, 1]
 
@@ -104,9 +114,9 @@ def stack() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_a_stack_trains_as_each_client_alone(epochs: list[int], momentum: float) -> None:
     a, b, start, lr = stack()
-    stacked = train(job(start, lr, epochs), Proximal(), Quadratic(a, b, epochs), momentum).w
+    stacked = train(job(start, lr, epochs, momentum), Proximal(), Quadratic(a, b, epochs)).w
     for i, own in enumerate(epochs):
-        alone = train(job(start[i], lr[i, :own]), Proximal(), Quadratic(a[i], b[i], [own]), momentum).w
+        alone = train(job(start[i], lr[i, :own], None, momentum), Proximal(), Quadratic(a[i], b[i], [own])).w
         torch.testing.assert_close(stacked[i], alone, rtol=1e-12, atol=0)
 
 
@@ -146,7 +156,7 @@ def test_the_servers_vector_is_never_written_to() -> None:
     a, b, start, lr = stack()
     shared = start[0].expand(5, -1)
     before = shared.clone()
-    train(job(shared, lr), Proximal(), Quadratic(a, b, [3] * 5), momentum=0.9)
+    train(job(shared, lr, momentum=0.9), Proximal(), Quadratic(a, b, [3] * 5))
     assert torch.equal(shared, before)
 
 

@@ -12,7 +12,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batches
-from fedkeel.local.oracle import ClientOracle
+from fedkeel.local.oracles.client import ClientOracle
 from fedkeel.params import FlatModel
 
 RNG = np.random.default_rng(0)

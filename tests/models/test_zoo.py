@@ -59,19 +59,29 @@ def test_description_is_one_line_that_names_a_paper(name):
 
 
 def test_options_come_with_their_defaults():
-    assert options("linear") == {}
-    assert options("mnist-cnn") == {"dropout": 0.0}
-    assert options("cifar10-cnn") == {"dropout": 0.25}
-    assert options("alexnet") == {"norm": "none", "dropout": 0.0}
-    assert options("textcnn") == {"embedding": 100, "filters": 100, "dropout": 0.5}
-    assert [name for name in names() if options(name) == {"norm": "batch"}] == NORMALISED
+    every = {"projection": None}
+    assert options("linear") == every
+    assert options("mnist-cnn") == {"dropout": 0.0, **every}
+    assert options("cifar10-cnn") == {"dropout": 0.25, **every}
+    assert options("alexnet") == {"norm": "none", "dropout": 0.0, **every}
+    assert options("textcnn") == {"embedding": 100, "filters": 100, "dropout": 0.5, **every}
+    assert [name for name in names() if options(name) == {"norm": "batch", **every}] == NORMALISED
+
+
+def test_a_projection_stands_between_body_and_head():
+    model = build("lenet5", Inputs((1, 28, 28), 10), projection=7)
+    assert model.head.in_features == 7
+    assert [type(layer) for layer in model.body[-1]] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert model.body(torch.zeros(2, 1, 28, 28)).shape == (2, 7)
 
 
 def test_options_that_are_not_chosen_are_completed():
-    assert complete("alexnet", {"dropout": 0.5}) == {"norm": "none", "dropout": 0.5}
-    assert complete("linear", {}) == {}
+    assert complete("alexnet", {"dropout": 0.5}) == {"norm": "none", "dropout": 0.5, "projection": None}
+    assert complete("linear", {}) == {"projection": None}
     with pytest.raises(InputError, match=r"model.norm: 'layer' is refused"):
         complete("alexnet", {"norm": "layer"})
+    with pytest.raises(InputError, match=r"model.projection: 0 is refused; accepted: a whole number"):
+        complete("lenet5", {"projection": 0})
 
 
 @pytest.mark.parametrize(("name", "inputs"), FITTING, ids=str)
@@ -194,7 +204,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(look):
 def test_an_unknown_option_is_answered_with_those_of_the_model():
     with pytest.raises(InputError, match=r"model.drop: alexnet has no such option; accepted: norm, dropout"):
         build("alexnet", IMAGES[1], drop=0.5)
-    with pytest.raises(InputError, match=r"model.norm: lenet5 has no such option; accepted: none"):
+    with pytest.raises(InputError, match=r"model.norm: lenet5 has no such option; accepted: projection"):
         build("lenet5", IMAGES[1], norm="batch")
 
 

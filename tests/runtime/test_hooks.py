@@ -45,9 +45,9 @@ class Ahead(ClientRule):
 class Remember(ServerRule):
     gain: float = 0.2
 
-    def init(self, w: Tensor, layout: Layout, clients: int) -> ServerState:
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         assert layout.size == w.numel()
-        assert clients == CLIENTS
+        assert samples.tolist() == SIZES
         return ServerState(w, {"momentum": torch.zeros_like(w), "mean": w})
 
     def send(self, state: ServerState, client: int) -> Message:

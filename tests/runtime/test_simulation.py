@@ -194,5 +194,5 @@ class Explosive(nn.Module):
 
 
 def test_a_global_model_that_is_not_finite_is_divergence() -> None:
-    with pytest.raises(DivergenceError, match="round 1: the global model's test loss is nan"):
+    with pytest.raises(DivergenceError, match="round 1: the test loss is nan"):
         go([10] * 3, model=Explosive(), rounds=2)

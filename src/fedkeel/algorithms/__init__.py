@@ -1,7 +1,22 @@
 """One file a method; importing this package registers them all."""
 
+from fedkeel.algorithms import fedadagrad as fedadagrad
+from fedkeel.algorithms import fedadam as fedadam
 from fedkeel.algorithms import fedavg as fedavg
-from fedkeel.algorithms.registry import Method, find, method, methods
+from fedkeel.algorithms import fedbabu as fedbabu
+from fedkeel.algorithms import fedcm as fedcm
+from fedkeel.algorithms import feddyn as feddyn
+from fedkeel.algorithms import fedgh as fedgh
+from fedkeel.algorithms import fedlws as fedlws
+from fedkeel.algorithms import fednova as fednova
+from fedkeel.algorithms import fedprox as fedprox
+from fedkeel.algorithms import fedsam as fedsam
+from fedkeel.algorithms import fedyogi as fedyogi
+from fedkeel.algorithms import mimelite as mimelite
+from fedkeel.algorithms import mofedsam as mofedsam
+from fedkeel.algorithms import moon as moon
+from fedkeel.algorithms import scaffold as scaffold
+from fedkeel.algorithms.registry import Method, compose, find, method, methods
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates
 
 __all__ = [
@@ -13,6 +28,7 @@ __all__ = [
     "ServerRule",
     "ServerState",
     "Updates",
+    "compose",
     "find",
     "method",
     "methods",

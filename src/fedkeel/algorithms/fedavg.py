@@ -1,4 +1,4 @@
-"""FedAvg (McMahan et al., AISTATS 2017): the sample-weighted mean of what the clients trained."""
+"""FedAvg (McMahan et al., AISTATS 2017): the mean of what the clients trained."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.algorithms.registry import method
-from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
+from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates, Weighting
 
 
 class Average(ServerRule):
-    """w <- w + server_lr * sum_i (n_i / n) (w_i - w), n over the clients that arrived."""
+    """w <- w + server_lr * sum_i p_i (w_i - w), over the clients that arrived."""
 
     server_lr: PositiveFloat = 1.0
     """eta_g; 1 is FedAvg as published."""
+    weighting: Weighting = "samples"
+    """p_i: n_i / n, or 1 / m."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The state after a barrier, and each client's share."""
-        shares = updates.shares
+        shares = updates.shares(self.weighting)
         mean = shares @ updates.w
         w = mean if self.server_lr == 1 else state.w + self.server_lr * (mean - state.w)
         return replace(state, w=w), shares
+
+
+class UniformAverage(Average):
+    """The same, and all clients count alike unless told otherwise."""
+
+    weighting: Weighting = "uniform"
 
 
 fedavg = method(

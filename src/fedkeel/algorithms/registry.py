@@ -52,12 +52,33 @@ def method(name: str, client: type[ClientRule], server: type[ServerRule], about:
 
 
 def methods() -> dict[str, Method]:
-    """All registered methods."""
-    return dict(_METHODS)
+    """All registered methods, by name."""
+    return {name: _METHODS[name] for name in sorted(_METHODS)}
 
 
-def find(name: str) -> Method:
+def find(name: str, field: str = "algorithm.name") -> Method:
     """The method of that name, or an error that lists all."""
     if name not in _METHODS:
-        raise unknown("algorithm.name", name, _METHODS)
+        raise unknown(field, name, _METHODS)
     return _METHODS[name]
+
+
+def compose(name: str, client: str | None = None, server: str | None = None) -> Method:
+    """The method `name`, with the client rule of one method and the server rule of another in place of its own.
+
+    Rules that need each other's messages (`pair`) go together or not at all.
+    """
+    base = find(name)
+    trains = find(client, "algorithm.client") if client else base
+    serves = find(server, "algorithm.server") if server else base
+    if trains.client.pair != serves.server.pair:
+        bound, field, other = (
+            (trains, "client", serves) if trains.client.pair is not None else (serves, "server", trains)
+        )
+        halves = {"client": "server", "server": "client"}
+        raise InputError(
+            f"algorithm.{field}: {bound.name} is not accepted with the {halves[field]} rule of {other.name}, they need "
+            f"each other's messages; accepted: {bound.name} for both, or {field} rules that stand alone"
+        )
+    label = name if trains is serves else f"{trains.name}+{serves.name}"
+    return Method(label, trains.client, serves.server, base.about, base.cite)

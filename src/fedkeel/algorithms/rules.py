@@ -8,17 +8,25 @@ given is shared with others: it is read, never changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
-from fedkeel.params import Layout
+from fedkeel.algorithms.path import path_length
+from fedkeel.params import Layout, Part
 from fedkeel.settings import Section
 
 Message = Mapping[str, Tensor]
 """Named tensors that travel, or that a client keeps; what travels is charged byte for byte."""
+
+Weighting = Literal["samples", "uniform"]
+"""Of clients in a mean: by their numbers of samples, or all alike."""
+
+Penalty = Callable[..., Tensor]
+"""`penalty(features, *given)` [b]: what is added to the loss of each of a mini-batch's samples."""
 
 
 def nbytes(message: Message) -> int:
@@ -27,10 +35,38 @@ def nbytes(message: Message) -> int:
 
 
 class Oracle(Protocol):
-    """What a client's data says about weights `w`; one mini-batch is current at any time."""
+    """What a client's data says about weights `w`; in `step`, one mini-batch is current."""
 
-    def grad(self, w: Tensor) -> Tensor:
-        """Gradient of the current mini-batch's mean loss, clipped, plus weight decay: [..., D]."""
+    def grad(self, w: Tensor, at: Tensor | None = None) -> Tensor:
+        """Gradient of the current mini-batch's mean loss at `at` (or `w`), clipped, plus weight decay of `w`."""
+        ...
+
+    def loss_grad(self, w: Tensor) -> Tensor:
+        """The same at `w` as it is: neither clipped nor decayed."""
+        ...
+
+    def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
+        """As `grad`, with a penalty on the features that the head sees; `given` [..., b, F] has a row a sample."""
+        ...
+
+    def features(self, w: Tensor, buffers: Tensor) -> Tensor:
+        """[..., b, F], what the head sees of the current mini-batch, in evaluation mode and without a gradient."""
+        ...
+
+    def full_grad(self, w: Tensor) -> Tensor:
+        """Gradient of the mean loss of all the client's samples, clipped, plus weight decay; leaves statistics alone.
+
+        Mini-batch by mini-batch in training mode, so that batch norm and dropout see what they see in training.
+        """
+        ...
+
+    def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """(Mean features [..., classes, F] of each class of the client's samples, how many they are [..., classes])."""
+        ...
+
+    @property
+    def buffers(self) -> Tensor:
+        """[..., B], the batch-norm statistics as they are now."""
         ...
 
 
@@ -41,26 +77,43 @@ class Job:
     round: Tensor
     """[..., 1], the round in which the server dispatched it."""
     start: Tensor
-    """[..., D], the global model as it was sent."""
+    """[..., D], the weights that training starts from: the global model as sent, unless `begin` says otherwise."""
+    buffers: Tensor
+    """[..., B], the batch-norm statistics that it starts with."""
     epochs: Tensor
     """[..., 1], local epochs to train."""
+    steps: Tensor
+    """[..., 1], mini-batches in these epochs."""
     lr: Tensor
     """[..., E], the learning rate of each local epoch; E is the most epochs of any client in the stack."""
+    momentum: float
     samples: Tensor
     """[..., 1], the size of the client's training data."""
+    layout: Layout
     received: Message
     """What the server sent along (`ServerRule.send`)."""
     kept: Message
-    """The client's own state from its earlier jobs; empty the first time."""
+    """The client's own state: `ClientRule.initial`, then what its last job kept."""
     carry: dict[str, Tensor] = field(default_factory=dict)
     """Scratch that a rule carries from step to step."""
 
+    @property
+    def length(self) -> Tensor:
+        """[..., 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
+
+        (start - w) / length is the mean direction, whatever the number of steps.
+        """
+        return path_length(self.lr, self.epochs, self.steps, self.momentum)
+
     def first(self, count: int) -> Job:
         """The first so many clients of a stack, as views."""
-        return Job(
+        return replace(
+            self,
             round=self.round[:count],
             start=self.start[:count],
+            buffers=self.buffers[:count],
             epochs=self.epochs[:count],
+            steps=self.steps[:count],
             lr=self.lr[:count],
             samples=self.samples[:count],
             received=_first(self.received, count),
@@ -76,8 +129,41 @@ def _first(message: Message, count: int) -> dict[str, Tensor]:
 class ClientRule(Section):
     """How a client trains. The default is plain SGD."""
 
+    pair: ClassVar[str | None] = None
+    """Client and server rules with the same word here belong together and with nobody else."""
+    downloads: ClassVar[Part] = "all"
+    """Which weights the server sends; batch-norm statistics go with the body."""
+    uploads: ClassVar[Part] = "all"
+    """Which weights come back."""
+    global_model: ClassVar[bool] = True
+    """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
+    finetune_epochs: ClassVar[int] = 0
+    """Of each client's own model before it is tested, unless the experiment says otherwise."""
+
+    @property
+    def trains(self) -> Part:
+        """Which weights move; the others have no gradient."""
+        return "all"
+
+    @property
+    def pull(self) -> float:
+        """The factor of a pull `pull * (w - start)` in the direction, which shortens a client's path."""
+        return 0.0
+
+    def objection(self, layout: Layout, momentum: float) -> str | None:
+        """Why this rule cannot train such a model or with such momentum, if there is a reason."""
+        return None
+
+    def initial(self, w: Tensor, buffers: Tensor) -> Message:
+        """What a client keeps before its first job, given the first global model [D] and its buffers [B]."""
+        return {}
+
+    def own(self, w: Tensor, buffers: Tensor, kept: Message, layout: Layout) -> tuple[Tensor, Tensor]:
+        """A client's own model, (weights, buffers), given the global one and what the client keeps."""
+        return w, buffers
+
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Before the first step: may change start weights and learning rates."""
+        """Before the first step: may change start weights, buffers and learning rates."""
         return job
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
@@ -90,6 +176,10 @@ class ClientRule(Section):
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """After the last step: (what goes up beside the weights, what the client keeps)."""
         return {}, job.kept
+
+    def weigh(self, messages: Message, count: int) -> Tensor:
+        """[m], bytes of what each of `count` clients sends beside its weights."""
+        return torch.full((count,), nbytes(messages) // count)
 
 
 @dataclass(frozen=True)
@@ -113,9 +203,18 @@ class Updates:
     """[m, D], the global model each started from."""
     samples: Tensor
     """[m, 1]"""
+    epochs: Tensor
+    """[m, 1], local epochs really done."""
     steps: Tensor
     """[m, 1], local SGD steps really done."""
+    lr: Tensor
+    """[m, E], the learning rates used; those behind a client's last epoch say nothing."""
     messages: Message
+    layout: Layout
+    momentum: float = 0.0
+    """Of local training."""
+    pull: float = 0.0
+    """`ClientRule.pull`"""
 
     @property
     def delta(self) -> Tensor:
@@ -123,17 +222,28 @@ class Updates:
         return self.w - self.start
 
     @property
-    def shares(self) -> Tensor:
-        """[m], each client's share of the samples that arrived."""
+    def length(self) -> Tensor:
+        """[m, 1], as `Job.length`, the client rule's pull included."""
+        return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
+
+    def shares(self, weighting: Weighting = "samples") -> Tensor:
+        """[m], each client's share in a mean over those that arrived."""
         samples = self.samples[:, 0].double()
+        if weighting == "uniform":
+            samples = torch.ones_like(samples)
         return (samples / samples.sum()).to(self.w.dtype)
 
 
 class ServerRule(Section):
     """What the server sends, and how it takes in what comes back."""
 
-    def init(self, w: Tensor, layout: Layout, clients: int) -> ServerState:
-        """The state before the first round."""
+    pair: ClassVar[str | None] = None
+    """As `ClientRule.pair`."""
+    numbers: ClassVar[int] = 0
+    """How many of its own numbers each client must report beside weights and messages, in the weights' type."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """The state before the first round; `samples` [N] is the size of every client's data."""
         return ServerState(w)
 
     def send(self, state: ServerState, client: int) -> Message:

@@ -57,12 +57,22 @@ class Batches:
         self._data = data
         self._seed = seed
         self._rounds, self._clients = np.array(rounds), np.array(clients)
-        self._sizes = data.sizes[self._clients]
+        self._sizes: NDArray[np.int64] = data.sizes[self._clients]
         self._batch, self.steps = steps(self._sizes, np.array(epochs), local.batch_size)
         if (np.diff(self.steps) > 0).any():
             raise ValueError("the clients of a stack must come in descending order of steps")
         self._own = data.assignment.offsets[self._clients, None]
         self._augment: dict[int, torch.Generator] = {}
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """[C], samples of each client."""
+        return self._sizes
+
+    @property
+    def classes(self) -> int:
+        """Of the data."""
+        return self._data.classes
 
     def __iter__(self) -> Iterator[Batch]:
         alike = (self._sizes == self._sizes[0]).all() and (self.steps == self.steps[0]).all()
@@ -98,6 +108,17 @@ class Batches:
             columns = np.minimum(first[:, None] + np.arange(sizes.max()), self._sizes[:active, None] - 1)
             samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
             yield Batch(epochs, places, sizes, bool((sizes != sizes[0]).any()), *self._fetch(samples))
+
+    def whole(self, count: int) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        """All samples of the first so many clients, as they lie, a mini-batch at a time: (sizes [k], x, y).
+
+        Who has no more gets size 0; what fills the rows up belongs to nobody.
+        """
+        sizes, own, each = self._sizes[:count], self._own[:count], int(self._batch[:count].max())
+        for first in range(0, int(sizes.max()), each):
+            places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
+            samples = torch.from_numpy(self._data.assignment.indices[own + places])
+            yield (sizes - first).clip(0, each), *self._data.train_batch(samples)
 
     def _fetch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Samples by number [k, ...]; augmentation is one draw a sample, so it does not matter how many at once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +15,6 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.vmapped import VmappedGradient
 from fedkeel.local.inprocess import InProcess
-from fedkeel.local.oracle import Gradient
 from fedkeel.local.orders import Executor
 from fedkeel.local.processes import Processes
 from fedkeel.local.trainers import OneByOne, Stacked, Trainer
@@ -36,17 +34,20 @@ class Workshop:
     def trainer(self, settings: ExecutorSettings) -> Trainer:
         """For these settings, in this process."""
         if settings.stack:
-            return Stacked(self.gradient(), self.data, self.rule, self.local, self.seed)
+            layout = Layout.of(self.module)
+            common = layout, self.data, self.rule, self.local, self.seed
+            return Stacked(self.dense or self.vmapped, lambda: self.vmapped, *common)
         return OneByOne(self.module, self.data, self.rule, self.local, self.seed, bool(settings.channels_last))
-
-    def gradient(self) -> Gradient:
-        """The fastest for a stack of such models."""
-        return self.dense or VmappedGradient(copy.deepcopy(self.module).train(), Layout.of(self.module))
 
     @cached_property
     def dense(self) -> DenseGradient | None:
         """Closed forms, where the model has them."""
         return DenseGradient.of(self.module, Layout.of(self.module))
+
+    @cached_property
+    def vmapped(self) -> VmappedGradient:
+        """For every other model, and for losses of a rule's own."""
+        return VmappedGradient(self.module, Layout.of(self.module))
 
     def executor(self, settings: ExecutorSettings) -> Executor:
         """For these settings; processes start when they are first needed."""

@@ -35,6 +35,10 @@ class TrainingOracle(Oracle, Protocol):
         """Make one mini-batch after the other current, until the last client has finished its last epoch."""
         ...
 
+    def restore(self, buffers: Tensor) -> None:
+        """Go on with these batch-norm statistics."""
+        ...
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -52,7 +56,6 @@ def train(
     job: Job,
     rule: ClientRule,
     oracle: TrainingOracle,
-    momentum: float = 0.0,
     limit: int | None = None,
     room: Tensor | None = None,
 ) -> Outcome:
@@ -61,7 +64,10 @@ def train(
     Clients that are done leave the stack: rules and oracle see only those still at work. Momentum is PyTorch's
     (v <- m v + d, started at d) and begins anew with every job.
     """
+    given, momentum = job, job.momentum
     begun = job = rule.begin(job, oracle)
+    if begun.buffers is not given.buffers:
+        oracle.restore(begun.buffers)
     # A rule that takes plain gradients needs none in its hands: an oracle may make the whole step at once.
     plain = type(rule).step is ClientRule.step and not momentum
     descend = getattr(oracle, "descend", None) if plain else None

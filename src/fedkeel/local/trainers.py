@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,10 +17,12 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batches, steps
+from fedkeel.local.gradients.vmapped import VmappedGradient
 from fedkeel.local.loop import train
-from fedkeel.local.oracle import ClientOracle, Gradient, StackOracle
+from fedkeel.local.oracles.client import ClientOracle
+from fedkeel.local.oracles.stack import Gradient, StackOracle
 from fedkeel.local.orders import Columns, Order
-from fedkeel.params import FlatModel
+from fedkeel.params import FlatModel, Layout
 
 
 class Trainer(Protocol):
@@ -44,6 +46,7 @@ class OneByOne:
         channels_last: bool = False,
     ) -> None:
         self._model = FlatModel(copy.deepcopy(module).train(), channels_last)
+        self._moving = _moving(rule, self._model.layout, self._model.w)
         self._data = data
         self._rule = rule
         self._local = local
@@ -59,18 +62,23 @@ class OneByOne:
     def _train(self, order: Order, limit: int | None) -> Columns:
         self._model.load(order.start, order.buffers)
         batches = Batches(self._data, self._local, self._seed, [order.round], [order.client], [order.epochs])
-        oracle = ClientOracle(self._model, batches, self._local, self._seed, order.round, order.client)
+        where = self._seed, order.round, order.client
+        oracle = ClientOracle(self._model, batches, self._local, *where, self._moving)
         number = partial(torch.tensor, device=order.start.device)
         job = Job(
             round=number([order.round]),
             start=order.start,
+            buffers=order.buffers,
             epochs=number([order.epochs]),
+            steps=number(batches.steps),
             lr=order.lr,
+            momentum=self._local.momentum,
             samples=number([int(self._data.sizes[order.client])]),
+            layout=self._model.layout,
             received=order.received,
             kept=order.kept,
         )
-        outcome = train(job, self._rule, oracle, self._local.momentum, limit)
+        outcome = train(job, self._rule, oracle, limit)
         columns = _columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss)[0], torch.tensor(batches.steps[0]))
         return {
             **columns,
@@ -84,9 +92,19 @@ class Stacked:
     """All orders at once, as one stack of flat vectors [C, D]."""
 
     def __init__(
-        self, gradient: Gradient, data: FederatedData, rule: ClientRule, local: LocalSettings, seed: int
+        self,
+        gradient: Gradient,
+        vmapped: Callable[[], VmappedGradient],
+        layout: Layout,
+        data: FederatedData,
+        rule: ClientRule,
+        local: LocalSettings,
+        seed: int,
     ) -> None:
+        """`vmapped` is for what `gradient` cannot say."""
         self._gradient = gradient
+        self._vmapped = vmapped
+        self._layout = layout
         self._data = data
         self._rule = rule
         self._local = local
@@ -98,18 +116,23 @@ class Stacked:
             [*each] for each in zip(*((o.client, o.round, o.epochs) for o in orders), strict=True)
         )
         batches = Batches(self._data, self._local, self._seed, rounds, clients, epochs)
-        oracle = StackOracle(self._gradient, batches, self._local)
+        moving = _moving(self._rule, self._layout, orders[0].start)
+        oracle = StackOracle(self._gradient, self._vmapped, batches, self._local, moving)
         device = orders[0].start.device
         job = Job(
             round=torch.tensor(rounds, device=device)[:, None],
             start=_together([o.start for o in orders]),
+            buffers=_together([o.buffers for o in orders]),
             epochs=torch.tensor(epochs, device=device)[:, None],
+            steps=torch.from_numpy(batches.steps).to(device)[:, None],
             lr=_rates([o.lr for o in orders]),
+            momentum=self._local.momentum,
+            layout=self._layout,
             samples=torch.from_numpy(self._data.sizes[clients]).to(device)[:, None],
             received=_stacked([o.received for o in orders]),
             kept=_stacked([o.kept for o in orders]),
         )
-        outcome = train(job, self._rule, oracle, self._local.momentum, limit, room)
+        outcome = train(job, self._rule, oracle, limit, room)
         for name, tensor in {**outcome.message, **outcome.kept}.items():
             if tensor.dim() == 0 or len(tensor) != len(orders):
                 raise FedkeelError(
@@ -118,10 +141,15 @@ class Stacked:
                 )
         return {
             **_columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss), torch.from_numpy(batches.steps)),
-            "buffers": _together([o.buffers for o in orders]),
+            "buffers": job.buffers,
             **_named("message", outcome.message),
             **_named("kept", outcome.kept),
         }
+
+
+def _moving(rule: ClientRule, layout: Layout, like: Tensor) -> Tensor | None:
+    """[D], one where the rule trains weights and zero elsewhere, unless it trains all."""
+    return None if rule.trains == "all" else layout.mask(rule.trains).to(like)
 
 
 def _columns(w: Tensor, lr: Tensor, loss: Tensor, steps: Tensor) -> Columns:

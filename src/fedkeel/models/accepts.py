@@ -40,4 +40,5 @@ OPTIONS = {
     "dropout": Accepts("0 <= dropout < 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
     "embedding": _COUNT,
     "filters": _COUNT,
+    "projection": Accepts(f"{_COUNT.what}, or null", lambda value: value is None or _COUNT.holds(value)),
 }

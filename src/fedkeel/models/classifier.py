@@ -20,3 +20,11 @@ class Classifier(nn.Module):
         """The logits of a batch."""
         logits: Tensor = self.head(self.body(x))
         return logits
+
+
+def project(model: Classifier, width: int) -> Classifier:
+    """The same with MOON's projection, two fully connected layers, between body and head (Li et al., 2021)."""
+    features = model.head.in_features
+    projection = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width))
+    head = nn.Linear(width, model.head.out_features, bias=model.head.bias is not None)
+    return Classifier(nn.Sequential(model.body, projection), head)

@@ -10,7 +10,7 @@ from fedkeel.errors import InputError, unknown
 from fedkeel.models import small
 from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, images
 from fedkeel.models.alexnet import alexnet
-from fedkeel.models.classifier import Classifier
+from fedkeel.models.classifier import Classifier, project
 from fedkeel.models.densenet import densenet121
 from fedkeel.models.googlenet import googlenet
 from fedkeel.models.inputs import Inputs
@@ -53,7 +53,8 @@ def describe(name: str) -> str:
 def options(name: str) -> dict[str, object]:
     """The model's options with their defaults."""
     parameters = inspect.signature(_find(name)[0]).parameters.values()
-    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    own = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    return {**own, "projection": None}
 
 
 def build(name: str, inputs: Inputs, **chosen: Any) -> Classifier:
@@ -61,7 +62,10 @@ def build(name: str, inputs: Inputs, **chosen: Any) -> Classifier:
     factory, accepts = _find(name)
     if not accepts.holds(inputs):
         raise InputError(f"model.name: {name} does not fit {inputs}; accepted: {accepts.what}")
-    return factory(inputs, **complete(name, chosen))
+    chosen = complete(name, chosen)
+    projection = chosen.pop("projection")
+    model = factory(inputs, **chosen)
+    return model if projection is None else project(model, projection)
 
 
 def complete(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:

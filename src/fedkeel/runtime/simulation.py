@@ -18,11 +18,13 @@ from fedkeel.errors import DivergenceError
 from fedkeel.experiment import Experiment
 from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
-from fedkeel.local.orders import Executor, Order, Trained, gather
-from fedkeel.params import FlatModel
+from fedkeel.local.orders import Executor, Order, Score, Trained, gather
+from fedkeel.params import FlatModel, Part
+from fedkeel.runtime.clients import client_scores, mean_score
 from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
 
 ARRIVES, BEGINS = 0, 1  # what comes first at one instant
+_WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,19 @@ class Simulation:
         self.data = data
         self.layout = model.layout
         self.executor = executor
-        _, self.rule = experiment.algorithm.rules()
-        self.state = self.rule.init(model.w.clone(), model.layout, len(data))
+        self.client_rule, self.rule = experiment.algorithm.rules()
         self.buffers = model.buffers
+        self._initial = self.client_rule.initial(model.w.clone(), self.buffers)
+        sizes = torch.from_numpy(data.sizes).to(model.w.device)
+        self.state = self.rule.init(model.w.clone(), model.layout, sizes)
         self.version = 0
         self.queue: EventQueue[_Begin | _Flight] = EventQueue()
         self.bytes_up = self.bytes_down = self.updates = self.samples_trained = 0
         self.round_seconds: list[float] = []
         """Of each round: dispatch, local training and aggregation, without evaluation."""
         self._eligible = np.flatnonzero(data.sizes)
-        self._model_bytes = nbytes({"w": self.state.w}) + model.layout.buffer_bytes
+        self._down, self._up = self._bytes(self.client_rule.downloads), self._bytes(self.client_rule.uploads)
+        self._up += self.rule.numbers * self.state.w.element_size()
         self.fleet = Fleet(experiment.fleet, float(data.sizes[self._eligible].mean()) * experiment.local.epochs)
         self._jobs = 0
         self._kept: dict[int, Message] = {}
@@ -74,6 +79,11 @@ class Simulation:
         self._waiting = 0
         self._begun = 0.0
         self._arrived: list[tuple[_Flight, float]] = []
+
+    def _bytes(self, part: Part) -> int:
+        """What a part of the model weighs on the wire."""
+        weights = int(self.layout.mask(part).sum()) * self.state.w.element_size()
+        return weights + (self.layout.buffer_bytes if part in _WITH_BUFFERS else 0)
 
     def rounds(self) -> Iterator[RoundEnd]:
         """Run to the end, one item a round."""
@@ -134,9 +144,9 @@ class Simulation:
             self.buffers,
             lr,
             received,
-            self._kept.get(client, {}),
+            self._kept.get(client, self._initial),
         )
-        down = self._model_bytes + nbytes(received)
+        down = self._down + nbytes(received)
         self.bytes_down += down
         flight = _Flight(order, self.version, self.queue.now, down)
         self.queue.schedule(self.queue.now + seconds, (ARRIVES, client), flight)
@@ -170,9 +180,9 @@ class Simulation:
         samples = self.data.sizes[[order.client for order in orders]]
         weights = self._aggregate(orders, samples, trained)
         self.round_seconds.append(perf_counter() - self._begun)
-        up = self._model_bytes + nbytes(trained.messages) // len(orders)
+        up = (self._up + self.client_rule.weigh(trained.messages, len(orders))).tolist()
         arrivals = self._arrivals(samples.tolist(), trained, weights, up)
-        self.bytes_up += up * len(orders)
+        self.bytes_up += sum(up)
         self.updates += len(orders)
         seen = samples * [order.epochs for order in orders]
         self.samples_trained += int(seen.sum())
@@ -194,17 +204,22 @@ class Simulation:
             w=trained.w,
             start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
             samples=torch.from_numpy(samples[:, None]).to(trained.w.device),
+            epochs=torch.tensor([[order.epochs] for order in orders]),
             steps=trained.steps[:, None].to(trained.w.device),
+            lr=trained.lr,
             messages=trained.messages,
+            layout=self.layout,
+            momentum=self.experiment.local.momentum,
+            pull=self.client_rule.pull,
         )
         self.state, weights = self.rule.aggregate(self.state, updates)
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
-        if self.layout.buffers:
+        if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
             shares = updates.samples[:, 0].double()
             self.buffers = shares / shares.sum() @ trained.buffers
         return list(weights.tolist())
 
-    def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: int) -> Arrivals:
+    def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: list[int]) -> Arrivals:
         flights = [flight for flight, _ in self._arrived]
         epochs = [flight.order.epochs for flight in flights]
         return Arrivals(
@@ -219,7 +234,7 @@ class Simulation:
                 "learning_rates": _readable(trained.lr, epochs),
                 "weight": weights,
                 "train_loss": trained.loss.tolist(),
-                "bytes_up": [bytes_up] * len(flights),
+                "bytes_up": bytes_up,
                 "bytes_down": [flight.bytes_down for flight in flights],
                 "dispatched": [flight.dispatched for flight in flights],
                 "arrived": [time for _, time in self._arrived],
@@ -230,10 +245,13 @@ class Simulation:
         if round % self.experiment.evaluate_every and round != self.experiment.rounds:
             return None
         assert self.executor is not None
-        score = self.executor.evaluate(self.evaluated, self.buffers)
+        if self.client_rule.global_model:
+            score = self.executor.evaluate(self.evaluated, self.buffers)
+        else:
+            score = mean_score(self.client_scores())
         if not np.isfinite(score.loss):
             raise DivergenceError(
-                f"training diverged in round {round}: the global model's test loss is {score.loss} "
+                f"training diverged in round {round}: the test loss is {score.loss} "
                 f"at learning rate {self.experiment.local.lr:g}; try a smaller one"
             )
         return Evaluation(
@@ -248,6 +266,17 @@ class Simulation:
             bytes_down=self.bytes_down,
             updates=self.updates,
         )
+
+    def own(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's own model, (weights, buffers): the global one, unless the method has others."""
+        kept = self._kept.get(client, self._initial)
+        return self.client_rule.own(self.evaluated, self.buffers, kept, self.layout)
+
+    def client_scores(self) -> list[Score | None]:
+        """Every client's own model on its own share of the test set."""
+        assert self.executor is not None
+        clients = range(len(self.data))
+        return client_scores(clients, map(self.own, clients), self.executor.evaluate, self.data, self.experiment.seed)
 
     @property
     def evaluated(self) -> Tensor:

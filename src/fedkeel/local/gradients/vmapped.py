@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
-from fedkeel.params import Layout
+from fedkeel.algorithms.rules import Penalty
+from fedkeel.params import Layout, with_features
 
 
 class VmappedGradient:
@@ -14,9 +17,11 @@ class VmappedGradient:
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._layout = layout
+        self._training = copy.deepcopy(module).train()
+        self._frozen = copy.deepcopy(module).eval()
 
         def weighted(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-            losses = cross_entropy(functional_call(module, parameters, (x,)), y, reduction="none")
+            losses = cross_entropy(functional_call(self._training, parameters, (x,)), y, reduction="none")
             return losses @ weights, losses
 
         self._gradient = vmap(grad_and_value(weighted, has_aux=True))
@@ -25,3 +30,27 @@ class VmappedGradient:
         """(Losses [k, b], gradient [k, D])."""
         parts, (_, losses) = self._gradient(self._layout.views(w), x, y, weights)
         return losses, self._layout.flatten(parts)
+
+    def with_penalty(
+        self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, penalty: Penalty, given: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """(Losses [k, b] without the penalty, gradient [k, D] with it)."""
+
+        def weighted(
+            parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, given: tuple[Tensor, ...]
+        ) -> tuple[Tensor, Tensor]:
+            logits, z = with_features(self._training, lambda: functional_call(self._training, parameters, (x,)))
+            losses = cross_entropy(logits, y, reduction="none")
+            return (losses + penalty(z, *given)) @ weights, losses
+
+        parts, (_, losses) = vmap(grad_and_value(weighted, has_aux=True))(self._layout.views(w), x, y, weights, given)
+        return losses, self._layout.flatten(parts)
+
+    def features(self, w: Tensor, x: Tensor) -> Tensor:
+        """[k, b, F], what the heads see, in evaluation mode."""
+
+        def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+            return with_features(self._frozen, lambda: functional_call(self._frozen, parameters, (x,)))[1]
+
+        features: Tensor = vmap(forward)(self._layout.views(w), x)
+        return features

@@ -1,0 +1,24 @@
+"""FedAdagrad (Reddi et al., ICLR 2021): Adagrad on the server."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedkeel.algorithms.fedopt import Adaptive, Decay
+from fedkeel.algorithms.registry import method
+from fedkeel.algorithms.rules import ClientRule
+
+
+class Adagrad(Adaptive):
+    """v <- v + Delta^2, without momentum."""
+
+    beta1: Decay = 0.0
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """v of this round."""
+        return v + square
+
+
+fedadagrad = method(
+    "fedadagrad", client=ClientRule, server=Adagrad, about="Adagrad on the server", cite="Reddi et al., ICLR 2021"
+)

@@ -1,0 +1,53 @@
+"""FedLWS (Shi et al., ICLR 2025): after averaging, every layer shrinks with the disagreement of its updates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from fedkeel.algorithms.registry import method
+from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
+
+
+class Shrinking(ServerRule):
+    """w_l <- gamma_l * mean_l with gamma_l = ||old_l|| / (||old_l|| + tau_l ||mean_l - old_l||).
+
+    A layer is a module's own parameters. Buffers are no part of it; in the released code they are.
+    """
+
+    beta: NonNegativeFloat = 0.03
+    tau_min: NonNegativeFloat = 0.01
+    tau_max: NonNegativeFloat = 0.2
+    divergence: Literal["distance", "variance"] = "distance"
+    """Of the updates: the mean distance from their mean as in the released code, or the mean squared distance."""
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """Sample-weighted mean, then layer by layer."""
+        shares = updates.shares()
+        mean, delta = shares @ updates.w, updates.delta
+        w = mean.clone()
+        for layer in updates.layout.layers.values():
+            old, step = state.w[layer].norm(), (mean[layer] - state.w[layer]).norm()
+            tau = self.tau(delta[:, layer])
+            if old > 0:  # a layer of zeros has no norm to keep
+                w[layer] *= old / (old + tau * step)
+        return replace(state, w=w), shares
+
+    def tau(self, updates: Tensor) -> Tensor:
+        """clip(beta * divergence of [m, d], tau_min, tau_max)"""
+        distance = (updates - updates.mean(0)).norm(dim=1)
+        divergence = (distance if self.divergence == "distance" else distance.square()).mean()
+        return torch.clamp(self.beta * divergence, self.tau_min, self.tau_max)
+
+
+fedlws = method(
+    "fedlws",
+    client=ClientRule,
+    server=Shrinking,
+    about="layer-wise shrinking after the average",
+    cite="Shi et al., ICLR 2025",
+)

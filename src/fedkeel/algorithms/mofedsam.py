@@ -1,0 +1,30 @@
+"""MoFedSAM (Qu et al., ICML 2022): FedSAM's gradients, mixed with FedCM's global direction."""
+
+from __future__ import annotations
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.algorithms.fedcm import DirectionAverage, MixedSGD
+from fedkeel.algorithms.fedsam import sharpness_aware
+from fedkeel.algorithms.registry import method
+from fedkeel.algorithms.rules import Oracle
+
+
+class MixedSharpnessAware(MixedSGD):
+    """w <- w - lr (alpha g(w + rho g / ||g||) + (1 - alpha) Delta)."""
+
+    rho: PositiveFloat = 0.1
+
+    def gradient(self, w: Tensor, oracle: Oracle) -> Tensor:
+        """FedSAM's."""
+        return sharpness_aware(w, oracle, self.rho)
+
+
+mofedsam = method(
+    "mofedsam",
+    client=MixedSharpnessAware,
+    server=DirectionAverage,
+    about="FedSAM with FedCM's global direction",
+    cite="Qu et al., ICML 2022",
+)

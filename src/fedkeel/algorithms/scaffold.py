@@ -1,0 +1,75 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the clients' drift out of every step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.algorithms.registry import method
+from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates
+from fedkeel.params import Layout
+
+
+class ControlledSGD(ClientRule):
+    """y <- y - lr (g(y) - c_i + c); a client's c_i is its mean gradient of the last time."""
+
+    pair = "scaffold"
+
+    option: Literal["I", "II"] = "II"
+    """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
+
+    def initial(self, w: Tensor, buffers: Tensor) -> Message:
+        """c_i = 0"""
+        return {"c": torch.zeros_like(w)}
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """c - c_i is the same in all steps."""
+        job.carry["correction"] = job.received["c"] - job.kept["c"]
+        return job
+
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        """The corrected gradient; weight decay and clipping are part of g, and so of c_i."""
+        return oracle.grad(w).add_(job.carry["correction"])
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        """Sends c_i+ - c_i, keeps c_i+."""
+        if self.option == "I":
+            new = oracle.full_grad(job.start)
+        else:
+            new = (job.start - w) / job.length - job.carry["correction"]
+        return {"c": new - job.kept["c"]}, {"c": new}
+
+
+class ControlledAverage(ServerRule):
+    """x <- x + server_lr mean_S D_i; c <- c + 1/N sum_S (c_i+ - c_i)."""
+
+    pair = "scaffold"
+
+    server_lr: PositiveFloat = 1.0
+    """eta_g"""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """c = 0"""
+        return ServerState(w, {"c": torch.zeros_like(w), "clients": w.new_tensor([len(samples)])})
+
+    def send(self, state: ServerState, client: int) -> Message:
+        """c"""
+        return {"c": state.memory["c"]}
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The mean model moves by the mean over S, the control variate by the mean over all N."""
+        shares, clients = updates.shares("uniform"), state.memory["clients"]
+        c = state.memory["c"] + updates.messages["c"].sum(0) / clients
+        return ServerState(state.w + self.server_lr * (shares @ updates.delta), {"c": c, "clients": clients}), shares
+
+
+scaffold = method(
+    "scaffold",
+    client=ControlledSGD,
+    server=ControlledAverage,
+    about="control variates against client drift",
+    cite="Karimireddy et al., ICML 2020",
+)

@@ -1,0 +1,125 @@
+"""What the mini-batches of a stack of clients say, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.algorithms.rules import Penalty
+from fedkeel.experiment import LocalSettings
+from fedkeel.local.batches import Batch, Batches
+from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.local.loop import Step
+from fedkeel.local.oracles.batch import BatchOracle
+
+
+class Gradient(Protocol):
+    """Gradients of many clients at once.
+
+    One that can also make a whole step cheaper than a gradient has a method `descend(w, x, y, weights, out)`, which
+    returns the losses and puts `w` minus the gradient into `out`.
+    """
+
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """(Losses [k, b], gradient [k, D]) at `w` [k, D] of mini-batches x [k, b, ...] and y [k, b].
+
+        The gradient is that of the sum over a client's samples of loss times weight [k, b].
+        """
+        ...
+
+
+class StackOracle(BatchOracle):
+    """A stack of clients, all at once, for models without chance or memory in their forward pass."""
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        vmapped: Callable[[], VmappedGradient],
+        batches: Batches,
+        local: LocalSettings,
+        moving: Tensor | None = None,
+    ) -> None:
+        super().__init__(batches, local, moving)
+        self._gradient = gradient
+        self._vmapped = vmapped
+        self._weights: Tensor | None = None
+        self._ragged = False
+
+    def _step(self, batch: Batch) -> Step:
+        if batch.ragged or self._ragged or self._weights is None or self._weights.shape != batch.y.shape:
+            self._ragged = batch.ragged
+            self._weights = _weights(batch.sizes, batch.sizes, batch.y)
+        if isinstance(batch.epochs, int):
+            return Step(batch.epochs, len(batch.sizes))
+        return Step(torch.from_numpy(batch.epochs).to(batch.x.device), len(batch.sizes))
+
+    def _mean(self, w: Tensor) -> Tensor:
+        """The weights [k, b] that make a sum over samples the mean of a client's own."""
+        assert self._weights is not None
+        if self._weights.dtype != w.dtype:
+            self._weights = self._weights.to(w.dtype)
+        return self._weights
+
+    @property
+    def buffers(self) -> Tensor:
+        """[C, 0]: such models have none."""
+        return torch.zeros(len(self._batches.sizes), 0, dtype=torch.float64)
+
+    def restore(self, buffers: Tensor) -> None:
+        """Nothing to do."""
+
+    def _raw(self, w: Tensor) -> Tensor:
+        batch = self._current()
+        losses, g = self._gradient(w, batch.x, batch.y, self._mean(w))
+        self._count(losses)
+        return g
+
+    def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
+        """As `grad`, with a penalty on the features that the heads see."""
+        batch = self._current()
+        losses, g = self._vmapped().with_penalty(w, batch.x, batch.y, self._mean(w), penalty, given)
+        self._count(losses)
+        return self._finish(g, w)
+
+    def full_grad(self, w: Tensor) -> Tensor:
+        """Gradients [k, D] of the mean losses of all the clients' samples, clipped, plus weight decay."""
+        g = torch.zeros_like(w, memory_format=torch.contiguous_format)
+        for sizes, x, y in self._batches.whole(len(w)):
+            g += self._gradient(w, x, y, _weights(sizes, self._batches.sizes[: len(w)], y).to(w.dtype))[1]
+        return self._finish(g, w)
+
+    def features(self, w: Tensor, buffers: Tensor) -> Tensor:
+        """[k, b, F], what the heads see of the current mini-batches."""
+        return self._vmapped().features(w, self._current().x)
+
+    def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """(Mean features [k, classes, F] of each class, samples of each [k, classes])."""
+        sums, counts = torch.zeros((), dtype=w.dtype), torch.zeros((), dtype=w.dtype)
+        for sizes, x, y in self._batches.whole(len(w)):
+            more, seen = self._class_sums(self._vmapped().features(w, x), y, sizes)
+            sums, counts = sums + more, counts + seen
+        return sums / counts.clamp(min=1)[..., None], counts
+
+    @property
+    def descend(self) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+        """`descend(w, rate, out)`: out <- w - rate * grad(w), where that is cheaper in one go."""
+        fused = getattr(self._gradient, "descend", None)
+        if fused is None or self._local.clip_norm is not None or self._local.weight_decay or self._moving is not None:
+            return None
+
+        def descend(w: Tensor, rate: Tensor, out: Tensor) -> None:
+            batch = self._current()
+            self._count(fused(w, batch.x, batch.y, self._mean(w) * rate, out))
+
+        return descend
+
+
+def _weights(sizes: NDArray[np.int64], of: NDArray[np.int64], y: Tensor) -> Tensor:
+    """[k, b], 1 / of for the first `sizes` samples of each client, 0 for the rest."""
+    real = torch.arange(y.shape[1], device=y.device) < torch.from_numpy(sizes).to(y.device)[:, None]
+    return torch.where(real, 1 / torch.from_numpy(of).to(y.device)[:, None].double(), 0.0)
