@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.fedavg import UniformAverage
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle, ServerState, Updates
@@ -26,17 +27,8 @@ class MixedSGD(ClientRule):
     """alpha; the first round, where Delta = 0, runs at alpha times the learning rate."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Delta's part is the same in all steps."""
-        job.carry["global"] = (1 - self.alpha) * job.received["delta"]
-        return job
-
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The mixed direction."""
-        return torch.add(job.carry["global"], self.gradient(w, oracle), alpha=self.alpha)
-
-    def gradient(self, w: Tensor, oracle: Oracle) -> Tensor:
-        """The client's own part."""
-        return oracle.grad(w)
+        """Every gradient is mixed with the same Delta."""
+        return replace(job, course=Course(share=self.alpha, offset=(1 - self.alpha) * job.received["delta"]))
 
 
 class DirectionAverage(UniformAverage):

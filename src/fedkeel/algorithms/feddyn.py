@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates
 from fedkeel.params import Layout
@@ -24,18 +27,13 @@ class DynamicRegulariser(ClientRule):
         return {"h": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Both terms pull towards x - h_i."""
-        job.carry["anchor"] = job.start - job.kept["h"]
-        job.carry["alpha"] = self.alpha * job.received.get("scale", torch.ones_like(job.lr[..., :1]))
-        return job
-
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """g + alpha (w - x + h_i)"""
-        return torch.addcmul(oracle.grad(w), job.carry["alpha"], w - job.carry["anchor"])
+        """Both terms together are a pull alpha (w - x + h_i)."""
+        alpha = self.alpha * job.received.get("scale", torch.ones_like(job.lr[..., :1]))
+        return replace(job, course=Course(pull=alpha, anchor=job.start - job.kept["h"]))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """h_i <- h_i + (y_i - x), with which gradL_i <- gradL_i - alpha (y_i - x)."""
-        return {}, {"h": w - job.carry["anchor"]}
+        return {}, {"h": job.kept["h"] + (w - job.start)}
 
 
 class DynamicAverage(ServerRule):

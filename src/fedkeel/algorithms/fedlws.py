@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, model_validator
 from torch import Tensor
 
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
+from fedkeel.errors import InputError
 
 
 class Shrinking(ServerRule):
@@ -24,6 +25,14 @@ class Shrinking(ServerRule):
     tau_max: NonNegativeFloat = 0.2
     divergence: Literal["distance", "variance"] = "distance"
     """Of the updates: the mean distance from their mean as in the released code, or the mean squared distance."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.tau_min > self.tau_max:
+            raise InputError(
+                f"algorithm.tau_min: {self.tau_min:g} is not accepted; accepted: at most tau_max={self.tau_max:g}"
+            )
+        return self
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """Sample-weighted mean, then layer by layer."""

@@ -6,25 +6,20 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
-from fedkeel.algorithms.fedprox import Proximal
 from fedkeel.algorithms.path import path_length
 from fedkeel.algorithms.registry import method
-from fedkeel.algorithms.rules import ServerRule, ServerState, Updates
+from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
 from fedkeel.params import Layout
 
 
-class OptionalProximal(Proximal):
-    """Plain SGD, or with a proximal term."""
-
-    mu: NonNegativeFloat = 0.0
-    """mu; the authors' proximal variant has .005."""
-
-
 class NormalisedAverage(ServerRule):
-    """x <- x + tau_eff sum_i p_i D_i / a_i, with a_i from steps, momentum and proximal term (`Updates.length`)."""
+    """x <- x + tau_eff sum_i p_i D_i / a_i, with a_i from steps, momentum and proximal term (`Updates.length`).
+
+    Goes with any client rule that stands alone; the authors' proximal variant is `client: fedprox` with mu = .005.
+    """
 
     numbers = 2  # a_i and K_i
 
@@ -56,7 +51,7 @@ class NormalisedAverage(ServerRule):
 
 fednova = method(
     "fednova",
-    client=OptionalProximal,
+    client=ClientRule,
     server=NormalisedAverage,
     about="updates normalised by the work behind them",
     cite="Wang et al., NeurIPS 2020",

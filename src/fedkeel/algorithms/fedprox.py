@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import NonNegativeFloat
-from torch import Tensor
+from dataclasses import replace
 
+import torch
+from pydantic import NonNegativeFloat
+
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.fedavg import Average
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, Job, Oracle
@@ -21,9 +24,9 @@ class Proximal(ClientRule):
         """mu"""
         return self.mu
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The gradient of loss and proximal term."""
-        return oracle.grad(w).add_(w - job.start, alpha=self.mu)
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """The term's gradient is a pull towards the start."""
+        return replace(job, course=Course(pull=torch.full_like(job.lr[..., :1], self.pull), anchor=job.start))
 
 
 fedprox = method(

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.fedavg import Average
 from fedkeel.algorithms.fedopt import Decay
 from fedkeel.algorithms.registry import method
@@ -31,13 +32,9 @@ class FrozenMomentum(ClientRule):
         return f"local.momentum={momentum} would be a second momentum; accepted: local.momentum=0" if momentum else None
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """The momentum's part is the same in all steps."""
-        job.carry["momentum"] = self.beta * job.received["m"]
-        return job
-
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The direction of momentum SGD."""
-        return torch.add(job.carry["momentum"], oracle.grad(w), alpha=1 - self.beta if self.form == "paper" else 1.0)
+        """Every step is one of momentum SGD with the same m."""
+        share = 1 - self.beta if self.form == "paper" else 1.0
+        return replace(job, course=Course(share=share, offset=self.beta * job.received["m"]))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Sends the gradient of all local data at the old server model."""

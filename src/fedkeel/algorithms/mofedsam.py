@@ -8,7 +8,7 @@ from torch import Tensor
 from fedkeel.algorithms.fedcm import DirectionAverage, MixedSGD
 from fedkeel.algorithms.fedsam import sharpness_aware
 from fedkeel.algorithms.registry import method
-from fedkeel.algorithms.rules import Oracle
+from fedkeel.algorithms.rules import Job, Oracle
 
 
 class MixedSharpnessAware(MixedSGD):
@@ -16,9 +16,9 @@ class MixedSharpnessAware(MixedSGD):
 
     rho: PositiveFloat = 0.1
 
-    def gradient(self, w: Tensor, oracle: Oracle) -> Tensor:
-        """FedSAM's."""
-        return sharpness_aware(w, oracle, self.rho)
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        """FedSAM's gradient on FedCM's course."""
+        return job.course.direction(sharpness_aware(w, oracle, self.rho), w)
 
 
 mofedsam = method(

@@ -18,7 +18,7 @@ def path_length(lr: Tensor, epochs: Tensor, steps: Tensor, momentum: float = 0.0
     each = count // last
     if not momentum and not pull:
         done = np.arange(rates.shape[-1]) < last
-        length = (rates * done).sum(-1, keepdims=True) * each
+        length = np.where(done, rates, 0.0).sum(-1, keepdims=True) * each
     else:
         length, velocity = np.zeros(count.shape), np.zeros(count.shape)
         for step in range(int(count.max(initial=0))):

@@ -72,13 +72,16 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
     trains = find(client, "algorithm.client") if client else base
     serves = find(server, "algorithm.server") if server else base
     if trains.client.pair != serves.server.pair:
-        bound, field, other = (
-            (trains, "client", serves) if trains.client.pair is not None else (serves, "server", trains)
-        )
-        halves = {"client": "server", "server": "client"}
+        clients = [m.name for m in methods().values() if m.client.pair == serves.server.pair]
+        servers = [m.name for m in methods().values() if m.server.pair == trains.client.pair]
         raise InputError(
-            f"algorithm.{field}: {bound.name} is not accepted with the {halves[field]} rule of {other.name}, they need "
-            f"each other's messages; accepted: {bound.name} for both, or {field} rules that stand alone"
+            f"algorithm: the client rule of {trains.name} is not accepted with the server rule of {serves.name}: one "
+            f"needs messages that the other does not send; accepted: algorithm.server {_any(servers)} with this client "
+            f"rule, or algorithm.client {_any(clients)} with this server rule"
         )
     label = name if trains is serves else f"{trains.name}+{serves.name}"
     return Method(label, trains.client, serves.server, base.about, base.cite)
+
+
+def _any(names: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

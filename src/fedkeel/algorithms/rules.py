@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.path import path_length
 from fedkeel.params import Layout, Part
 from fedkeel.settings import Section
@@ -94,6 +95,8 @@ class Job:
     """What the server sent along (`ServerRule.send`)."""
     kept: Message
     """The client's own state: `ClientRule.initial`, then what its last job kept."""
+    course: Course = field(default_factory=Course)
+    """What the direction is made of beside the gradient; set in `begin`."""
     carry: dict[str, Tensor] = field(default_factory=dict)
     """Scratch that a rule carries from step to step."""
 
@@ -101,7 +104,7 @@ class Job:
     def length(self) -> Tensor:
         """[..., 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
 
-        (start - w) / length is the mean direction, whatever the number of steps.
+        (start - w) / length is the mean direction, whatever the number of steps; a pull is part of that direction.
         """
         return path_length(self.lr, self.epochs, self.steps, self.momentum)
 
@@ -118,6 +121,7 @@ class Job:
             samples=self.samples[:count],
             received=_first(self.received, count),
             kept=_first(self.kept, count),
+            course=self.course.first(count),
             carry=_first(self.carry, count),
         )
 
@@ -163,15 +167,15 @@ class ClientRule(Section):
         return w, buffers
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Before the first step: may change start weights, buffers and learning rates."""
+        """Before the first step: may change start weights, buffers and learning rates, and set a course."""
         return job
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The direction [..., D] of one mini-batch, before momentum.
+        """The direction [..., D] of one mini-batch, before momentum; by default the job's course.
 
         `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
         """
-        return oracle.grad(w)
+        return job.course.direction(oracle.grad(w), w)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """After the last step: (what goes up beside the weights, what the client keeps)."""
@@ -223,7 +227,7 @@ class Updates:
 
     @property
     def length(self) -> Tensor:
-        """[m, 1], as `Job.length`, the client rule's pull included."""
+        """[m, 1], as `Job.length`, but of the gradients alone: a pull shortens the path."""
         return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
 
     def shares(self, weighting: Weighting = "samples") -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates
 from fedkeel.params import Layout
@@ -26,20 +28,15 @@ class ControlledSGD(ClientRule):
         return {"c": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """c - c_i is the same in all steps."""
-        job.carry["correction"] = job.received["c"] - job.kept["c"]
-        return job
-
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The corrected gradient; weight decay and clipping are part of g, and so of c_i."""
-        return oracle.grad(w).add_(job.carry["correction"])
+        """Every gradient is corrected; weight decay and clipping are part of g, and so of c_i."""
+        return replace(job, course=Course(offset=job.received["c"] - job.kept["c"]))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Sends c_i+ - c_i, keeps c_i+."""
         if self.option == "I":
             new = oracle.full_grad(job.start)
         else:
-            new = (job.start - w) / job.length - job.carry["correction"]
+            new = job.kept["c"] - job.received["c"] + (job.start - w) / job.length
         return {"c": new - job.kept["c"]}, {"c": new}
 
 

@@ -68,7 +68,7 @@ def train(
     begun = job = rule.begin(job, oracle)
     if begun.buffers is not given.buffers:
         oracle.restore(begun.buffers)
-    # A rule that takes plain gradients needs none in its hands: an oracle may make the whole step at once.
+    # A rule that keeps to a course needs no gradient in its hands: an oracle may make the whole step at once.
     plain = type(rule).step is ClientRule.step and not momentum
     descend = getattr(oracle, "descend", None) if plain else None
     w = job.start
@@ -87,7 +87,7 @@ def train(
         if step.epochs is not epoch or (step.active or 1) != len(rate):
             epoch, rate = step.epochs, _rate(job.lr, step.epochs)
         if descend is not None:
-            descend(old, rate, new)
+            descend(old, rate, new, job.course)
             continue
         direction = rule.step(job, old, oracle)
         if momentum:

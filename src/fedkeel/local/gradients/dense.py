@@ -34,8 +34,7 @@ class DenseGradient:
     def __init__(self, layers: list[Layer], layout: Layout) -> None:
         self._layers = layers
         self._layout = layout
-        self._at: Tensor | None = None
-        self._views: dict[str, Tensor] = {}
+        self._known: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     @classmethod
     def of(cls, module: nn.Module, layout: Layout) -> DenseGradient | None:
@@ -51,16 +50,16 @@ class DenseGradient:
     def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """(Losses [k, b], gradient [k, D])."""
         g = w.new_empty(w.shape)
-        return self._sweep(w, x, y, weights, False, g), g
+        return self._sweep(w, x, y, weights, g, None), g
 
-    def descend(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, out: Tensor) -> Tensor:
-        """out <- w - gradient in one sweep, without a gradient in between; returns the losses [k, b].
+    def descend(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, out: Tensor, before: Tensor) -> Tensor:
+        """out <- before - gradient in one sweep, without a gradient in between; returns the losses [k, b].
 
         `out` may be `w`. A learning rate is a factor on the weights.
         """
-        return self._sweep(w, x, y, weights, True, out)
+        return self._sweep(w, x, y, weights, out, before)
 
-    def _sweep(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, step: bool, out: Tensor) -> Tensor:
+    def _sweep(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
         # While all clients still stand at the same weights, one large product serves them all.
         shared = w.stride(0) == 0 and len(w) > 1
         views = self._named(w)
@@ -76,16 +75,17 @@ class DenseGradient:
             inputs.append(z.relu_() if layer.relu else z)
         losses, delta = _cross_entropy(inputs.pop(), y, weights)
         targets = self._named(out)
+        bases = None if before is None else self._named(before)
         for number in reversed(range(len(self._layers))):
             layer, above = self._layers[number], delta
             if number:
                 delta = (_shared if shared else torch.bmm)(above, used[layer.weight])
                 if self._layers[number - 1].relu:
                     delta = torch.ops.aten.threshold_backward(delta, inputs[number], 0.0)
-            if step:
-                torch.baddbmm(views[layer.weight], above.mT, inputs[number], alpha=-1, out=targets[layer.weight])
+            if bases is not None:
+                torch.baddbmm(bases[layer.weight], above.mT, inputs[number], alpha=-1, out=targets[layer.weight])
                 if layer.bias is not None:
-                    torch.sub(views[layer.bias], above.sum(1), out=targets[layer.bias])
+                    torch.sub(bases[layer.bias], above.sum(1), out=targets[layer.bias])
             else:
                 torch.bmm(above.mT, inputs[number], out=targets[layer.weight])
                 if layer.bias is not None:
@@ -93,10 +93,12 @@ class DenseGradient:
         return losses
 
     def _named(self, w: Tensor) -> dict[str, Tensor]:
-        """Views of a stack's vectors; the loop moves the same ones in place, step after step."""
-        if w is not self._at:
-            self._at, self._views = w, self._layout.views(w)
-        return self._views
+        """Views of a stack's vectors; the loop moves the same few in place, step after step."""
+        for known, views in self._known:
+            if known is w:
+                return views
+        self._known = [(w, self._layout.views(w)), *self._known[:2]]
+        return self._known[0][1]
 
 
 def _shared(a: Tensor, b: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkeel.algorithms.course import Course
 from fedkeel.algorithms.rules import Penalty
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batch, Batches
@@ -21,8 +22,8 @@ from fedkeel.local.oracles.batch import BatchOracle
 class Gradient(Protocol):
     """Gradients of many clients at once.
 
-    One that can also make a whole step cheaper than a gradient has a method `descend(w, x, y, weights, out)`, which
-    returns the losses and puts `w` minus the gradient into `out`.
+    One that can also make a whole step cheaper than a gradient has a method `descend(w, x, y, weights, out, before)`,
+    which returns the losses and puts `before` minus the gradient into `out`.
     """
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,6 +49,7 @@ class StackOracle(BatchOracle):
         self._gradient = gradient
         self._vmapped = vmapped
         self._weights: Tensor | None = None
+        self._scratch: Tensor | None = None
         self._ragged = False
 
     def _step(self, batch: Batch) -> Step:
@@ -106,17 +108,24 @@ class StackOracle(BatchOracle):
         return sums / counts.clamp(min=1)[..., None], counts
 
     @property
-    def descend(self) -> Callable[[Tensor, Tensor, Tensor], None] | None:
-        """`descend(w, rate, out)`: out <- w - rate * grad(w), where that is cheaper in one go."""
+    def descend(self) -> Callable[[Tensor, Tensor, Tensor, Course], None] | None:
+        """`descend(w, rate, out, course)`: out <- w - rate * direction(grad(w), w), where that is cheaper in one go."""
         fused = getattr(self._gradient, "descend", None)
         if fused is None or self._local.clip_norm is not None or self._local.weight_decay or self._moving is not None:
             return None
 
-        def descend(w: Tensor, rate: Tensor, out: Tensor) -> None:
+        def descend(w: Tensor, rate: Tensor, out: Tensor, course: Course) -> None:
             batch = self._current()
-            self._count(fused(w, batch.x, batch.y, self._mean(w) * rate, out))
+            before = w if course.plain else course.before(w, rate, self._room(w))
+            self._count(fused(w, batch.x, batch.y, self._mean(w) * (rate * course.share), out, before))
 
         return descend
+
+    def _room(self, w: Tensor) -> Tensor:
+        """Memory for vectors like `w`, the same as last time while the stack stays as it is."""
+        if self._scratch is None or len(self._scratch) != len(w):
+            self._scratch = w.new_empty(w.shape) if self._scratch is None else self._scratch[: len(w)]
+        return self._scratch
 
 
 def _weights(sizes: NDArray[np.int64], of: NDArray[np.int64], y: Tensor) -> Tensor:
