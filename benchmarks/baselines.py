@@ -38,7 +38,8 @@ ADAPTIVE, SERVER_RATES = ("fedadam", "fedyogi", "fedadagrad"), (0.003, 0.01, 0.0
 LAST = 3
 """Evaluations, five rounds apart, whose mean is called the final accuracy."""
 TARGETS = {"dirichlet": 0.75, "two classes": 0.65}
-TUNED = ("fedavg", "fedbabu", "fedgh")
+DIVERGED = "diverged.txt"
+FINETUNED = ("fedavg", "fedbabu", "fedgh")
 """Methods whose clients' models are also fine-tuned at the end."""
 
 
@@ -103,21 +104,22 @@ def tune_one(job: tuple[Case, Path]) -> tuple[Case, float]:
 def run_one(job: tuple[Case, Path]) -> Case:
     case, out = job
     folder = case.folder(out / "runs")
-    if not (folder / "summary.json").exists():
+    if not (folder / "summary.json").exists() and not (folder / DIVERGED).exists():
         for left in folder.glob("*"):  # of a run that was cut short
             left.unlink()
-        run(
-            case.experiment(
-                ROUNDS,
-                5,
-                dataset={"name": "fashion-mnist", "train_limit": IMAGES},
-                partition=PARTITIONS[case.partition],
-                clients=CLIENTS,
-                evaluate_clients=True,
-                finetune={"epochs": 5 if case.method in TUNED else 0},
-            ),
-            out=folder,
+        experiment = case.experiment(
+            ROUNDS,
+            5,
+            dataset={"name": "fashion-mnist", "train_limit": IMAGES},
+            partition=PARTITIONS[case.partition],
+            clients=CLIENTS,
+            evaluate_clients=True,
+            finetune={"epochs": 5 if case.method in FINETUNED else 0},
         )
+        try:
+            run(experiment, out=folder)
+        except DivergenceError as error:
+            (folder / DIVERGED).write_text(f"{error}\n")
     return case
 
 
@@ -140,24 +142,39 @@ def tuned(out: Path, method: str, partition: str) -> dict[float, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+def diverged(out: Path, method: str, partition: str) -> list[float]:
+    """Settings with which some run did not survive."""
+    return [
+        setting
+        for setting in settings(method)
+        if any((out / "runs").glob(f"{Case(method, partition, 0, setting).folder(out).name[:-1]}*/{DIVERGED}"))
+    ]
+
+
 def best(out: Path, method: str, partition: str) -> float:
-    return next(iter(tuned(out, method, partition)))
+    """The best in tuning of those with which no run diverged."""
+    lost = diverged(out, method, partition)
+    return next(setting for setting in tuned(out, method, partition) if setting not in lost)
 
 
 def run_all(out: Path, chosen: Sequence[str], seeds: int) -> None:
-    cases = [Case(m, p, s, best(out, m, p)) for s in range(seeds) for p in PARTITIONS for m in chosen]
-    for _ in in_pairs(run_one, [(case, out) for case in cases]):
-        pass
+    """A method with a run that diverges starts anew with its next best setting."""
+    done: set[Case] = set()
+    while True:
+        cases = [Case(m, p, s, best(out, m, p)) for s in range(seeds) for p in PARTITIONS for m in chosen]
+        if done.issuperset(cases):
+            return
+        done.update(in_pairs(run_one, [(case, out) for case in cases if case not in done]))
 
 
 def collect(out: Path, chosen: Sequence[str], seeds: int) -> list[dict[str, Any]]:
     rows = []
     for partition in PARTITIONS:
         for method in chosen:
-            tried = tuned(out, method, partition)
-            runs = []
+            setting, lost = best(out, method, partition), diverged(out, method, partition)
+            tried, runs = tuned(out, method, partition), []
             for seed in range(seeds):
-                folder = Case(method, partition, seed, next(iter(tried))).folder(out / "runs")
+                folder = Case(method, partition, seed, setting).folder(out / "runs")
                 summary = json.loads((folder / "summary.json").read_text())
                 history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
                 curve = {row["round"]: row["accuracy"] for row in history}
@@ -173,7 +190,8 @@ def collect(out: Path, chosen: Sequence[str], seeds: int) -> list[dict[str, Any]
                         "seconds_per_round": summary["seconds_per_round_median"],
                     }
                 )
-            rows.append({"method": method, "partition": partition, "tried": tried, "runs": runs})
+            row = {"method": method, "partition": partition, "setting": setting, "diverged": lost, "tried": tried}
+            rows.append({**row, "runs": runs})
     return rows
 
 
@@ -208,7 +226,9 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
             accuracy = [each["accuracy"] for each in runs]
             against = [a - b for a, b in zip(accuracy, base, strict=True)]
             reached = [each["rounds_to_target"] for each in runs]
-            rate = f"{'server_lr' if row['method'] in ADAPTIVE else 'lr'} {next(iter(row['tried']))}"
+            rate = f"{'server_lr' if row['method'] in ADAPTIVE else 'lr'} {row['setting']:g}"
+            if row["diverged"]:
+                rate += f" ({', '.join(f'{lost:g}' for lost in row['diverged'])} diverged)"
             factors = (runs[0][key] / traffic[key] for key in ("bytes_up", "bytes_down"))
             lines.append(
                 f"| {row['method']} | {rate} | {'no global model' if personal else cell(accuracy)} "
@@ -223,7 +243,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
             "| method | mean | std | worst tenth |",
             "|---|--:|--:|--:|",
         ]
-        for name in TUNED:
+        for name in FINETUNED:
             found = [each["finetuned"] for each in mine[name]["runs"]]
             columns = (cell([each[key] for each in found]) for key in ("mean", "std", "worst_decile"))
             lines.append(f"| {name} | {' | '.join(columns)} |")

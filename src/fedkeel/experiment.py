@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, field_validator, model_validator
 
-from fedkeel import algorithms, models
+from fedkeel import algorithms, models, yamltext
 from fedkeel.algorithms import ClientRule, ServerRule
 from fedkeel.data import datasets
 from fedkeel.data.partition import AnyPartition, Iid
@@ -20,32 +18,11 @@ from fedkeel.settings import Section, explain
 SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind", "executor": "kind"}
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 
+_RULES = ("client", "server")
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Size = Annotated[float, Field(gt=0, le=1e38)]
 """A positive number that float32 can hold."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of version 1.2, where 1e-3 is one, and without keys that stand twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        merge = "tag:yaml.org,2002:merge"
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
-        twice = [key for number, key in enumerate(keys) if key in keys[:number]]
-        if twice:
-            raise yaml.YAMLError(f"{twice[0]} stands twice")
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes what the loader would take for a number."""
-
-
-for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver(
-        "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-    )
 
 
 def _named(section: type[Section], values: Any) -> tuple[str | None, dict[str, Any]]:
@@ -243,15 +220,7 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        values = {k: _spelled_out(k, v) for k, v in values.items()}
-        rules = {side: values.pop(side) for side in ("client", "server") if side in values}
-        if rules:  # `client: fedsam` is short for `algorithm: {client: fedsam}`
-            algorithm = values.get("algorithm", {})
-            if isinstance(algorithm, AlgorithmSettings):
-                algorithm = algorithm.model_dump()
-            if isinstance(algorithm, dict):  # else it is for pydantic to refuse
-                values["algorithm"] = {**algorithm, **rules}
-        return values
+        return _rules_inside({k: _spelled_out(k, v) for k, v in values.items()})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -281,16 +250,18 @@ class Experiment(Section):
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
         """From a YAML file, with dotted overrides `key=value` on top."""
-        values = _read_yaml(Path(path)) if path is not None else {}
-        seen: set[str] = set()
+        values = _rules_inside(yamltext.read(Path(path))) if path is not None else {}
+        seen: dict[str, Any] = {}
         for override in overrides:
             key, equals, text = override.partition("=")
             if not (key and equals):
                 raise InputError(f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05")
+            key = f"algorithm.{key}" if key in _RULES else key
             if key in seen:
                 raise InputError(f"{key}: set twice; accepted: one value")
-            seen.add(key)
-            _set(values, key.split("."), _parse(key, text))
+            seen[key] = yamltext.parse(key, text)
+        for key in sorted(seen, key=lambda key: key.count(".")):  # sections before what stands in them
+            _set(values, key.split("."), seen[key])
         for given, replaced in (("participation", "per_round"), ("per_round", "participation")):
             if given in seen and replaced not in seen:
                 values.pop(replaced, None)
@@ -298,36 +269,22 @@ class Experiment(Section):
 
     def to_yaml(self) -> str:
         """Every setting, defaults included; `Experiment.load` reads it back."""
-        text: str = yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-        return text
+        return yamltext.write(self.model_dump())
+
+
+def _rules_inside(values: dict[str, Any]) -> dict[str, Any]:
+    """`client: fedsam` is short for `algorithm: {client: fedsam}`, and `server` likewise."""
+    rules = {side: values[side] for side in _RULES if side in values}
+    algorithm = _spelled_out("algorithm", values.get("algorithm", {})) if rules else None
+    if isinstance(algorithm, AlgorithmSettings):
+        algorithm = algorithm.model_dump()
+    if not isinstance(algorithm, dict):  # nothing to do, or for pydantic to refuse
+        return values
+    return {**{k: v for k, v in values.items() if k not in _RULES}, "algorithm": {**algorithm, **rules}}
 
 
 def _spelled_out(key: str, value: Any) -> Any:
     return {SHORTHAND[key]: value} if key in SHORTHAND and isinstance(value, str) else value
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except OSError as error:
-        raise InputError(f"experiment file {path}: cannot be read ({error.strerror}); accepted: a YAML file") from None
-    except Exception as error:  # odd tags and dates fail in many ways
-        reason = " ".join(str(error).split())
-        raise InputError(f"experiment file {path}: not valid YAML ({reason})") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise InputError(
-            f"experiment file {path}: holds a {type(values).__name__}; accepted: a mapping such as 'clients: 100'"
-        )
-    return values
-
-
-def _parse(key: str, text: str) -> Any:
-    try:
-        return yaml.load(text, _Loader) if text else None
-    except Exception:
-        raise InputError(f"{key}: {text!r} is not accepted; accepted: a YAML value") from None
 
 
 def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -44,9 +44,11 @@ def check(
     torch.testing.assert_close(g, torch.stack(gradients), rtol=1e-9, atol=1e-12)
     if isinstance(gradient, DenseGradient):
         rate = torch.rand(k, 1, dtype=torch.float64)
-        for out in (torch.empty(k, layout.size, dtype=torch.float64), w.contiguous() if shared else w):
-            expected = w - rate * g
-            gradient.descend(w, x, y, weights * rate, out)
+        elsewhere = torch.randn(k, layout.size, dtype=torch.float64)
+        places = [(elsewhere, torch.empty_like(elsewhere)), (w, torch.empty_like(elsewhere)), (w, w.contiguous())]
+        for before, out in places:  # the last of them in place, unless the start is shared
+            expected = before - rate * g
+            gradient.descend(w, x, y, weights * rate, out, before)
             torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -68,6 +70,14 @@ def test_closed_forms(hidden: list[int], bias: bool, sizes: list[int], shared: b
     gradient = DenseGradient.of(module, Layout.of(module))
     assert gradient is not None
     check(gradient, module, (2, 3), sizes, shared, 4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_bare_linear_layer_has_a_closed_form(bias: bool) -> None:
+    module = nn.Linear(6, 4, bias=bias).double()
+    gradient = DenseGradient.of(module, Layout.of(module))
+    assert gradient is not None
+    check(gradient, module, (6,), [3, 2], False, 4)
 
 
 class Plain(nn.Module):

@@ -45,9 +45,10 @@ class DynamicAverage(ServerRule):
     """Whether clients use alpha mean(n) / n_i, as the released code does for clients of unequal size."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """h = 0"""
-        scale = (samples.double().mean() / samples.clamp(min=1).double()).to(w)
-        return ServerState(w, {"h": torch.zeros_like(w), "mean": w, "scale": scale})
+        """h = 0; N counts the clients that have data."""
+        clients = (samples > 0).sum()
+        scale = (samples.sum().double() / clients / samples.clamp(min=1)).to(w)
+        return ServerState(w, {"h": torch.zeros_like(w), "mean": w, "scale": scale, "clients": clients})
 
     def send(self, state: ServerState, client: int) -> Message:
         """Nothing, or the factor on alpha."""
@@ -55,10 +56,10 @@ class DynamicAverage(ServerRule):
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """Uniform means: over S for the models, over all N for h, which absentees do not change."""
-        shares, scale = updates.shares("uniform"), state.memory["scale"]
+        shares = updates.shares("uniform")
         mean = shares @ updates.w
-        h = state.memory["h"] + updates.delta.sum(0) / len(scale)
-        return ServerState(mean + h, {"h": h, "mean": mean, "scale": scale}), shares
+        h = state.memory["h"] + updates.delta.sum(0) / state.memory["clients"]
+        return ServerState(mean + h, {**state.memory, "h": h, "mean": mean}), shares
 
     def evaluated(self, state: ServerState) -> Tensor:
         """As the authors do: not x, which also contains h."""

@@ -79,7 +79,7 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
             f"needs messages that the other does not send; accepted: algorithm.server {_any(servers)} with this client "
             f"rule, or algorithm.client {_any(clients)} with this server rule"
         )
-    label = name if trains is serves else f"{trains.name}+{serves.name}"
+    label = trains.name if trains is serves else f"{trains.name}+{serves.name}"
     return Method(label, trains.client, serves.server, base.about, base.cite)
 
 

@@ -36,7 +36,10 @@ def nbytes(message: Message) -> int:
 
 
 class Oracle(Protocol):
-    """What a client's data says about weights `w`; in `step`, one mini-batch is current."""
+    """What a client's data says about weights `w`; in `step`, one mini-batch is current.
+
+    Every answer is a new tensor that the rule may change.
+    """
 
     def grad(self, w: Tensor, at: Tensor | None = None) -> Tensor:
         """Gradient of the current mini-batch's mean loss at `at` (or `w`), clipped, plus weight decay of `w`."""

@@ -49,8 +49,8 @@ class ControlledAverage(ServerRule):
     """eta_g"""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """c = 0"""
-        return ServerState(w, {"c": torch.zeros_like(w), "clients": w.new_tensor([len(samples)])})
+        """c = 0; N counts the clients that have data."""
+        return ServerState(w, {"c": torch.zeros_like(w), "clients": (samples > 0).sum()})
 
     def send(self, state: ServerState, client: int) -> Message:
         """c"""
@@ -58,9 +58,9 @@ class ControlledAverage(ServerRule):
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The mean model moves by the mean over S, the control variate by the mean over all N."""
-        shares, clients = updates.shares("uniform"), state.memory["clients"]
-        c = state.memory["c"] + updates.messages["c"].sum(0) / clients
-        return ServerState(state.w + self.server_lr * (shares @ updates.delta), {"c": c, "clients": clients}), shares
+        shares = updates.shares("uniform")
+        c = state.memory["c"] + updates.messages["c"].sum(0) / state.memory["clients"]
+        return ServerState(state.w + self.server_lr * (shares @ updates.delta), {**state.memory, "c": c}), shares
 
 
 scaffold = method(

@@ -118,6 +118,8 @@ def _layers(module: nn.Module) -> list[Layer] | None:
     """The module as a chain of linear layers and ReLUs, possibly behind a flattening, if it is one."""
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
         return None
+    if type(module) is nn.Linear:  # a tracer would look inside
+        return [Layer("weight", "bias" if module.bias is not None else None, relu=False)]
     try:
         nodes = list(fx.Tracer().trace(copy.deepcopy(module)).nodes)
     except Exception:  # whatever a user's forward does that cannot be traced
