@@ -30,7 +30,7 @@ from fedkeel.params import FlatModel
 from fedkeel.prepare import prepare
 from fedkeel.record.folder import RunFolder, check_free
 from fedkeel.runtime import Evaluation, RoundEnd, Simulation
-from fedkeel.runtime.clients import accuracies, client_scores, finetuned, spread
+from fedkeel.runtime.clients import Model, accuracies, client_scores, finetuned, spread
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ def run(
     flat = FlatModel(module)
     if reason := client_rule.objection(flat.layout, experiment.local.momentum):
         raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+    if not flat.layout.mask(experiment.finetune.part).any():
+        raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
     workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
     with ExitStack() as open_:
         open_.enter_context(_threads(experiment.threads))
@@ -120,29 +122,44 @@ def run(
         epochs = client_rule.finetune_epochs if experiment.finetune.epochs is None else experiment.finetune.epochs
         if experiment.evaluate_clients or epochs or not client_rule.global_model:
             summary["client_accuracy"] = spread(accuracies(simulation.client_scores()))
-        tuned = _finetuned(simulation, workshop, choice, epochs) if epochs else None
-        if tuned is not None:
-            summary["client_accuracy_finetuned"] = spread(tuned)
+        tuned = None
+        if epochs:
+            tuned, lost = _finetuned(simulation, workshop, choice, epochs)
+            summary["client_accuracy_finetuned"] = None if lost else spread(tuned)
+            summary["finetuning_diverged"] = lost
         if folder is not None:
-            folder.finish(summary, module.state_dict())
+            own = None if client_rule.global_model else simulation.own_models()
+            folder.finish(summary, module.state_dict(), own)
+        simulation.executor = None  # what is kept of the run needs no workers
     where = folder.path if folder else None
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
 
 
-def _finetuned(simulation: Simulation, workshop: Workshop, choice: Choice, epochs: int) -> NDArray[np.float64]:
-    """Accuracies of the clients' own models after so many more epochs, each on its own share of the test set."""
+def _finetuned(
+    simulation: Simulation, workshop: Workshop, choice: Choice, epochs: int
+) -> tuple[NDArray[np.float64], list[int]]:
+    """(Accuracies of the clients' own models after so many more epochs, on their own test shares; who diverged)."""
     experiment, clients = simulation.experiment, range(len(simulation.data))
     local = experiment.local.model_copy(update={"epochs": epochs})
     rule = FineTuning(part=experiment.finetune.part)
     executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
-    rate = experiment.local.lr * experiment.local.lr_decay ** (simulation.version - 1)
+    last = experiment.local.lr * experiment.local.lr_decay ** (simulation.version - 1)
+    rate = experiment.finetune.lr or last
     lr = torch.full((epochs,), rate, dtype=simulation.state.w.dtype, device=simulation.state.w.device)
     models = [(client, simulation.own(client)) for client in clients]
+    lost: list[int] = []
+
+    def tuned() -> Iterator[Model | None]:
+        after = finetuned(models, executor, simulation.data, experiment.rounds + 1, lr)
+        for client, model in zip(clients, after, strict=True):
+            lost.extend([client] if model is None else [])
+            yield model
+
     try:
-        tuned = finetuned(models, executor, simulation.data, experiment.rounds + 1, lr)
-        return accuracies(client_scores(clients, tuned, executor.evaluate, simulation.data, experiment.seed))
+        scores = client_scores(clients, tuned(), executor.evaluate, simulation.data, experiment.seed)
     finally:
         executor.close()
+    return accuracies(scores), lost
 
 
 def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:

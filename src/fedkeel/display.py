@@ -100,6 +100,8 @@ def summary(result: Result, figure: Path) -> None:
             table.add_row(
                 what, f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}"
             )
+    if lost := s.get("finetuning_diverged"):
+        table.add_row("... fine-tuned", f"diverged on {len(lost)} of {s['clients']} clients; try a smaller local.lr")
     table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
     table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {result.experiment.executor.label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")

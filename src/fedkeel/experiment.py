@@ -126,7 +126,9 @@ class FinetuneSettings(Section):
     """How each client adapts its own model at the end, before that is tested on the client's own test share."""
 
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """With the local settings and the last round's learning rate; by default 5 for FedBABU and 0 for all others."""
+    """With the local settings; by default 5 for FedBABU and 0 for all others."""
+    lr: Size | None = None
+    """By default the last round's learning rate."""
     part: Literal["all", "body", "head"] = "all"
     """Which weights move."""
 

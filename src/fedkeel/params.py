@@ -52,6 +52,8 @@ class Layout:
     buffer_bytes: int
     """What the buffers weigh on the wire, in their own dtypes."""
     head_names: frozenset[str]
+    linear_head: tuple[str, str | None] | None
+    """Names of the head's weight [classes, F] and bias [classes], if it is one linear layer, all of it trained."""
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
@@ -61,7 +63,9 @@ class Layout:
             raise InputError("model: it has no trainable parameter (requires_grad); accepted: at least one")
         buffers = _buffers(module)
         weight = sum(b.numel() * b.element_size() for _, b in buffers)
-        return cls(_slices(trainable), _slices(buffers), weight, _head_names(module, trainable))
+        head = {id(p) for p in _head(module).parameters()}
+        names = frozenset(name for name, p in trainable if id(p) in head)  # by identity: weights may be tied
+        return cls(_slices(trainable), _slices(buffers), weight, names, _linear_head(module, trainable))
 
     @cached_property
     def size(self) -> int:
@@ -95,15 +99,6 @@ class Layout:
                 return ~self.head
         return torch.full_like(self.head, part == "all")
 
-    @property
-    def linear_head(self) -> tuple[str, str | None] | None:
-        """Names of weight [classes, F] and bias [classes] of the head, if that is one linear layer."""
-        parts = sorted((p for p in self.parameters if p.name in self.head_names), key=lambda p: -len(p.shape))
-        shapes = [p.shape for p in parts]
-        if len(parts) not in (1, 2) or len(shapes[0]) != 2 or (len(parts) == 2 and shapes[1] != shapes[0][:1]):
-            return None
-        return parts[0].name, parts[1].name if len(parts) == 2 else None
-
     def views(self, w: Tensor) -> dict[str, Tensor]:
         """Named views [..., *shape] of a flat vector [..., D]."""
         return _views(self.parameters, w)
@@ -133,9 +128,11 @@ def _buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, b) for name, b in module.named_buffers() if name in kept]
 
 
-def _head_names(module: nn.Module, trainable: Sequence[tuple[str, Tensor]]) -> frozenset[str]:
-    own = {id(p) for p in _head(module).parameters()}
-    return frozenset(name for name, p in trainable if id(p) in own)  # by identity: weights may be tied
+def _linear_head(module: nn.Module, trainable: Sequence[tuple[str, Tensor]]) -> tuple[str, str | None] | None:
+    head, names = _head(module), {id(p): name for name, p in trainable}
+    if type(head) is not nn.Linear or any(id(p) not in names for p in head.parameters()):
+        return None
+    return names[id(head.weight)], None if head.bias is None else names[id(head.bias)]
 
 
 def _head(module: nn.Module) -> nn.Module:
@@ -149,7 +146,9 @@ def _head(module: nn.Module) -> nn.Module:
 def with_features(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """(What `call` returns, the features [b, F] that the module's head is given in it)."""
     seen: list[Tensor] = []
-    hook = _head(module).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    hook = _head(module).register_forward_pre_hook(
+        lambda _, given, named: seen.append([*given, *named.values()][0]), with_kwargs=True
+    )
     try:
         output = call()
     finally:

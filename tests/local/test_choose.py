@@ -114,7 +114,7 @@ def test_executors_agree(kind: str) -> None:
 def lie(self: DenseGradient, w: Tensor, x: Tensor, *more: Any) -> Tensor:
     """Wrong for mini-batches of one size only, as compiled kernels have been seen to be."""
     loss = TRUE(self, w, x, *more)
-    more[-1].mul_(1 if x.shape[1] != 3 else 1.1)
+    more[-2].mul_(1 if x.shape[1] != 3 else 1.1)
     return loss
 
 
@@ -255,7 +255,7 @@ def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypat
     orders = Simulation(Experiment(local={**LOCAL, "lr": lr}, clients=6), data(), FlatModel(dense())).first_orders()
     assert objection(shop, way, orders) is None
     assert "message/x after one step" in str(objection(replace(shop, rule=Once()), way, orders))
-    monkeypatch.setattr(DenseGradient, "_sweep", lambda s, w, *m: (TRUE(s, w, *m), m[-1].mul_(2), m[-1].sub_(w))[0])
+    monkeypatch.setattr(DenseGradient, "_sweep", lambda s, w, *m: (TRUE(s, w, *m), m[-2].mul_(2), m[-2].sub_(w))[0])
     assert "w after one step" in str(objection(shop, way, orders))
 
 

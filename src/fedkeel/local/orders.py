@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.rules import Message
+from fedkeel.errors import DivergenceError
 
 
 @dataclass(slots=True)
@@ -90,6 +91,17 @@ def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
     if len(parts) == len(whole.w) and all(part is whole and row == i for i, (part, row) in enumerate(parts)):
         return whole
     return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
+
+
+def refuse_divergence(orders: Sequence[Order], trained: Trained) -> None:
+    """The first client whose training came to nothing, as an error."""
+    for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
+        order = orders[row]
+        raise DivergenceError(
+            f"training diverged in round {order.round} on client {order.client}: its loss is "
+            f"{float(trained.loss[row])} at learning rate {float(trained.lr[row, 0]):g}; "
+            "try a smaller local.lr, or local.clip_norm"
+        )
 
 
 @dataclass(frozen=True)

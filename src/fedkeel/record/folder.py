@@ -58,11 +58,15 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self._history.write(_line(vars(end.evaluation)))
             self._history.flush()
 
-    def finish(self, summary: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
-        """Write the final model and, last of all, the summary: a folder that has one is complete."""
-        partial = self.path / "model.safetensors.partial"
-        save_file({name: tensor.clone().contiguous() for name, tensor in model.items()}, partial)  # tied weights too
-        os.replace(partial, self.path / "model.safetensors")
+    def finish(
+        self, summary: Mapping[str, Any], model: Mapping[str, Tensor], clients: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Write the final model, clients' own where there are some, and last the summary: what has one is complete."""
+        for name, tensors in (("model", model), ("client_models", clients)):
+            if tensors is not None:
+                partial = self.path / f"{name}.safetensors.partial"
+                save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, partial)  # tied, too
+                os.replace(partial, self.path / f"{name}.safetensors")
         self._write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def __exit__(self, *_: object) -> None:

@@ -21,27 +21,27 @@ Test = Callable[[Tensor, Tensor, Tensor], Score]
 
 
 def client_scores(
-    clients: Sequence[int], models: Iterator[Model], test: Test, data: FederatedData, seed: int
+    clients: Sequence[int], models: Iterator[Model | None], test: Test, data: FederatedData, seed: int
 ) -> list[Score | None]:
-    """Each client's model on its own share; nothing for a client without one."""
+    """Each client's model on its own share; nothing for a client without one or the other."""
     scores: list[Score | None] = []
-    for client, (w, buffers) in zip(clients, models, strict=True):
+    for client, model in zip(clients, models, strict=True):
         share = data.test_share(client, seed)
-        scores.append(test(w, buffers, share) if len(share) else None)
+        scores.append(test(*model, share) if model is not None and len(share) else None)
     return scores
 
 
 def accuracies(scores: Sequence[Score | None]) -> NDArray[np.float64]:
-    """NaN for a client without a share."""
+    """NaN for a client that could not be tested."""
     return np.array([np.nan if score is None else score.accuracy for score in scores])
 
 
 def finetuned(
     models: Sequence[tuple[int, Model]], executor: Executor, data: FederatedData, round: int, lr: Tensor
-) -> Iterator[Model]:
-    """The models of clients after len(lr) more epochs on their own data; who has none stays as it is.
+) -> Iterator[Model | None]:
+    """The models of clients after len(lr) more epochs on their own data, or nothing where that diverged.
 
-    `executor` trains by the rule of fine-tuning; mini-batches are drawn as in `round`.
+    `executor` trains by the rule of fine-tuning; mini-batches are drawn as in `round`. Who has no data stays as it is.
     """
     for first in range(0, len(models), AT_ONCE):
         some = models[first : first + AT_ONCE]
@@ -56,7 +56,7 @@ def finetuned(
             if trained is None or not data.sizes[client]:
                 yield model
             else:
-                yield trained.w[row], trained.buffers[row]
+                yield (trained.w[row], trained.buffers[row]) if trained.finite[row] else None
                 row += 1
 
 

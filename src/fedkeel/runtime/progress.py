@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, overload
 
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -17,7 +19,7 @@ class Evaluation:
     virtual_seconds: float
     wall_seconds: float
     accuracy: float
-    """Of the evaluated model on the test set."""
+    """Of the evaluated model on the test set; without a global model, the mean of the clients' own on their shares."""
     loss: float
     train_loss: float
     """Mean over the samples that this round's participants saw in training, at the time they saw them."""
@@ -80,3 +82,15 @@ class RoundEnd:
     train_loss: float
     arrivals: Arrivals
     evaluation: Evaluation | None
+
+
+def readable(lr: Tensor, epochs: list[int]) -> list[list[float]]:
+    """Rates as they were written: 0.05, not 0.05000000074505806."""
+    known: dict[tuple[bytes, int], list[float]] = {}
+    rows = []
+    for row, count in zip(lr.cpu().numpy(), epochs, strict=True):
+        key = row.tobytes(), count
+        if key not in known:
+            known[key] = [float(str(rate)) for rate in row[:count]]
+        rows.append(known[key])
+    return rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import numpy as np
@@ -18,10 +18,10 @@ from fedkeel.errors import DivergenceError
 from fedkeel.experiment import Experiment
 from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
-from fedkeel.local.orders import Executor, Order, Score, Trained, gather
+from fedkeel.local.orders import Executor, Order, Score, Trained, gather, refuse_divergence
 from fedkeel.params import FlatModel, Part
 from fedkeel.runtime.clients import client_scores, mean_score
-from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
+from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd, readable
 
 ARRIVES, BEGINS = 0, 1  # what comes first at one instant
 _WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
@@ -69,6 +69,8 @@ class Simulation:
         self.round_seconds: list[float] = []
         """Of each round: dispatch, local training and aggregation, without evaluation."""
         self._eligible = np.flatnonzero(data.sizes)
+        moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
+        self._frozen = None if moving.all() else ~moving
         self._down, self._up = self._bytes(self.client_rule.downloads), self._bytes(self.client_rule.uploads)
         self._up += self.rule.numbers * self.state.w.element_size()
         self.fleet = Fleet(experiment.fleet, float(data.sizes[self._eligible].mean()) * experiment.local.epochs)
@@ -160,7 +162,7 @@ class Simulation:
             self._results.update({order.job: (trained, row) for row, order in enumerate(self._pending)})
             self._pending = []
         trained = gather([self._results.pop(order.job) for order in orders])
-        _refuse_divergence(orders, trained)
+        refuse_divergence(orders, trained)
         self._keep(orders, trained)
         return trained
 
@@ -212,7 +214,10 @@ class Simulation:
             momentum=self.experiment.local.momentum,
             pull=self.client_rule.pull,
         )
+        before = self.state.w
         self.state, weights = self.rule.aggregate(self.state, updates)
+        if self._frozen is not None:  # not even by rounding in a mean of what is the same everywhere
+            self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
         if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
             shares = updates.samples[:, 0].double()
@@ -231,7 +236,7 @@ class Simulation:
                 "epochs": epochs,
                 "steps": trained.steps.tolist(),
                 "samples": samples,
-                "learning_rates": _readable(trained.lr, epochs),
+                "learning_rates": readable(trained.lr, epochs),
                 "weight": weights,
                 "train_loss": trained.loss.tolist(),
                 "bytes_up": bytes_up,
@@ -272,6 +277,15 @@ class Simulation:
         kept = self._kept.get(client, self._initial)
         return self.client_rule.own(self.evaluated, self.buffers, kept, self.layout)
 
+    def own_models(self) -> dict[str, Tensor]:
+        """The own models of all clients that took part, by client and name: `3/head.weight`."""
+        named: dict[str, Tensor] = {}
+        for client in sorted(self._kept):
+            w, buffers = self.own(client)
+            views = {**self.layout.views(w), **self.layout.buffer_views(buffers)}
+            named |= {f"{client}/{name}": view for name, view in views.items()}
+        return named
+
     def client_scores(self) -> list[Score | None]:
         """Every client's own model on its own share of the test set."""
         assert self.executor is not None
@@ -282,25 +296,3 @@ class Simulation:
     def evaluated(self) -> Tensor:
         """The weights that are tested and handed to the user."""
         return self.rule.evaluated(self.state)
-
-
-def _readable(lr: Tensor, epochs: list[int]) -> list[list[float]]:
-    """Rates as they were written: 0.05, not 0.05000000074505806."""
-    known: dict[tuple[bytes, int], list[float]] = {}
-    rows = []
-    for row, count in zip(lr.cpu().numpy(), epochs, strict=True):
-        key = row.tobytes(), count
-        if key not in known:
-            known[key] = [float(str(rate)) for rate in row[:count]]
-        rows.append(known[key])
-    return rows
-
-
-def _refuse_divergence(orders: list[Order], trained: Trained) -> None:
-    for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
-        order = orders[row]
-        raise DivergenceError(
-            f"training diverged in round {order.round} on client {order.client}: its loss is "
-            f"{float(trained.loss[row])} at learning rate {float(trained.lr[row, 0]):g}; "
-            "try a smaller local.lr, or local.clip_norm"
-        )
