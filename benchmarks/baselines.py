@@ -117,7 +117,7 @@ def run_one(job: tuple[Case, Path]) -> Case:
             partition=PARTITIONS[case.partition],
             clients=CLIENTS,
             evaluate_clients=True,
-            finetune={"epochs": 5 if case.method in FINETUNED else 0, "lr": FINETUNING_RATE},
+            finetune={"epochs": 5, "lr": FINETUNING_RATE} if case.method in FINETUNED else {"epochs": 0},
         )
         try:
             run(experiment, out=folder)
@@ -157,7 +157,10 @@ def diverged(out: Path, method: str, partition: str) -> list[float]:
 def best(out: Path, method: str, partition: str) -> float:
     """The best in tuning of those with which no run diverged."""
     lost = diverged(out, method, partition)
-    return next(setting for setting in tuned(out, method, partition) if setting not in lost)
+    left = [setting for setting in tuned(out, method, partition) if setting not in lost]
+    if not left:
+        raise SystemExit(f"{method} diverged on {partition} with all of {settings(method)}; give it smaller ones")
+    return left[0]
 
 
 def run_all(out: Path, chosen: Sequence[str], seeds: int) -> None:
@@ -246,9 +249,11 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
             "| method | mean | std | worst tenth |",
             "|---|--:|--:|--:|",
         ]
-        for name in FINETUNED:
+        for name in (name for name in FINETUNED if name in mine):
             found = [each["finetuned"] for each in mine[name]["runs"]]
-            columns = (cell([each[key] for each in found]) for key in ("mean", "std", "worst_decile"))
+            columns: list[str] = ["diverged"] * 3
+            if all(found):
+                columns = [cell([each[key] for each in found]) for key in ("mean", "std", "worst_decile")]
             lines.append(f"| {name} | {' | '.join(columns)} |")
         texts.append("\n".join(lines))
     return "\n\n".join(texts) + "\n"

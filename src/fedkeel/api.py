@@ -42,7 +42,7 @@ class Result:
     """What `summary.json` holds."""
     history: list[Evaluation]
     model: nn.Module
-    """The trained global model."""
+    """The trained global model; where the method has none (FedGH), the trained header on the first body."""
     data: FederatedData
     out: Path | None
     """The run folder, where one was asked for."""
@@ -53,7 +53,7 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Of the final model on the test set."""
+        """Of the final model on the test set; without a global model, the mean over the clients' own."""
         return self.history[-1].accuracy
 
     def evaluate_clients(self, clients: Sequence[int] | None = None) -> NDArray[np.float64]:
@@ -68,11 +68,9 @@ class Result:
         return accuracies(client_scores(chosen, models, test, self.data, self.experiment.seed))
 
     def client_model(self, client: int) -> nn.Module:
-        """A client's own model: where the method has none (most), a copy of the global one."""
+        """A client's own model, not fine-tuned: a copy of the global one, unless the method has others (FedGH)."""
         self._check(client)
-        flat = FlatModel(copy.deepcopy(self.model))
-        flat.load(*self.simulation.own(client))
-        return flat.release()
+        return _own_model(self.simulation, self.model, client)
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self.data):
@@ -98,10 +96,6 @@ def run(
     experiment, data, module = prepare(experiment, data, model)
     client_rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
-    if reason := client_rule.objection(flat.layout, experiment.local.momentum):
-        raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
-    if not flat.layout.mask(experiment.finetune.part).any():
-        raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
     workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
     with ExitStack() as open_:
         open_.enter_context(_threads(experiment.threads))
@@ -119,20 +113,52 @@ def run(
         history = _follow(simulation, [folder.add if folder else None, progress])
         summary = _summary(simulation, history, perf_counter() - started, choice)
         flat.load(simulation.evaluated, simulation.buffers)
-        epochs = client_rule.finetune_epochs if experiment.finetune.epochs is None else experiment.finetune.epochs
-        if experiment.evaluate_clients or epochs or not client_rule.global_model:
-            summary["client_accuracy"] = spread(accuracies(simulation.client_scores()))
-        tuned = None
-        if epochs:
-            tuned, lost = _finetuned(simulation, workshop, choice, epochs)
-            summary["client_accuracy_finetuned"] = None if lost else spread(tuned)
-            summary["finetuning_diverged"] = lost
+        if folder is not None:  # before anything else can go wrong
+            _save(folder, simulation, module)
+        tuned = _test_clients(simulation, workshop, choice, summary, folder)
         if folder is not None:
-            own = None if client_rule.global_model else simulation.own_models()
-            folder.finish(summary, module.state_dict(), own)
+            folder.finish(summary)
         simulation.executor = None  # what is kept of the run needs no workers
     where = folder.path if folder else None
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
+
+
+def _save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
+    """The global model; where there is none, the global header and the models of all clients that took part."""
+    if simulation.client_rule.global_model:
+        folder.save("model", module.state_dict())
+        return
+    folder.save("header", {n: t for n, t in module.state_dict().items() if n in simulation.layout.head_names})
+    own = {client: _own_model(simulation, module, client).state_dict() for client in simulation.took_part}
+    folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
+
+
+def _own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Module:
+    flat = FlatModel(copy.deepcopy(module))
+    flat.load(*simulation.own(client))
+    return flat.release()
+
+
+def _test_clients(
+    simulation: Simulation, workshop: Workshop, choice: Choice, summary: dict[str, Any], folder: RunFolder | None
+) -> NDArray[np.float64] | None:
+    """Clients' own models on their own test shares, where that was asked for or the method is about them.
+
+    Puts the spreads into the summary, writes a row a client, and returns the accuracies after fine-tuning.
+    """
+    experiment, rule = simulation.experiment, simulation.client_rule
+    epochs = experiment.finetune_epochs
+    if not (experiment.evaluate_clients or epochs or not rule.global_model):
+        return None
+    found = {"accuracy": accuracies(simulation.client_scores())}
+    summary["client_accuracy"] = spread(found["accuracy"])
+    if epochs:
+        found["finetuned"], lost = _finetuned(simulation, workshop, choice, epochs)
+        summary["client_accuracy_finetuned"] = None if lost else spread(found["finetuned"])
+        summary["finetuning_diverged"] = lost
+    if folder is not None:
+        folder.add_client_accuracies(found)
+    return found.get("finetuned")
 
 
 def _finetuned(

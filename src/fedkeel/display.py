@@ -90,7 +90,8 @@ def summary(result: Result, figure: Path) -> None:
     s = result.summary
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("clients", f"{s['clients']}, {s['per_round']} a round")
-    table.add_row("final accuracy", f"[bold]{s['final_accuracy']:.2%}[/]")
+    whose = "" if s["tested"] == "global model" else f", {s['tested']}"
+    table.add_row("final accuracy", f"[bold]{s['final_accuracy']:.2%}[/]{whose}")
     table.add_row("best accuracy", f"{s['best_accuracy']:.2%}")
     if s["target_accuracy"] is not None:
         reached = f"in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"

@@ -14,23 +14,12 @@ from fedkeel.data import datasets
 from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.errors import InputError
 from fedkeel.settings import Section, explain
+from fedkeel.spelling import RULES, chosen, named, put, rules_inside, spelled_out
 
-SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind", "executor": "kind"}
-"""Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
-
-_RULES = ("client", "server")
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Size = Annotated[float, Field(gt=0, le=1e38)]
 """A positive number that float32 can hold."""
-
-
-def _named(section: type[Section], values: Any) -> tuple[str | None, dict[str, Any]]:
-    """A section's name and what else it says; no name where that is for pydantic to refuse."""
-    if not isinstance(values, dict):
-        return None, {}
-    name = values.get("name", section.model_fields["name"].default)
-    return name if isinstance(name, str) else None, {str(k): v for k, v in values.items() if k != "name"}
 
 
 class DatasetSettings(Section):
@@ -62,7 +51,7 @@ class ModelSettings(Section):
     @classmethod
     def _complete(cls, values: Any) -> Any:
         """Options that are not given get the model's defaults."""
-        name, given = _named(cls, values)
+        name, given = named(values, cls.model_fields["name"].default)
         if name is None or ":" in name:
             return values
         return {"name": name, **models.complete(name, given)}
@@ -87,8 +76,9 @@ class AlgorithmSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        name, given = _named(cls, values)
-        rules = {side: given.pop(side, None) for side in ("client", "server")}
+        name, given = named(values, cls.model_fields["name"].default)
+        rules = {side: given.pop(side, None) for side in RULES}
+        rules = {side: str(rule).lower() if isinstance(rule, bool) else rule for side, rule in rules.items()}
         if name is None or not all(isinstance(rule, str | None) for rule in rules.values()):
             return values
         client, server = algorithms.compose(name, **rules).rules(given)
@@ -222,7 +212,7 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return _rules_inside({k: _spelled_out(k, v) for k, v in values.items()})
+        return rules_inside({k: spelled_out(k, v) for k, v in values.items()})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -236,6 +226,11 @@ class Experiment(Section):
         # Data that is handed over in Python says later how many clients there are.
         if "clients" in self.model_fields_set and (self.per_round or 0) > self.clients:
             raise InputError(f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}")
+        for field, value in (("part", self.finetune.part != "all" and self.finetune.part), ("lr", self.finetune.lr)):
+            if value and not self.finetune_epochs:
+                raise InputError(
+                    f"finetune.{field}: {value} is not accepted without fine-tuning; accepted: set finetune.epochs"
+                )
         if self.stop_at_target and self.target_accuracy is None:
             raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
         return self
@@ -245,6 +240,12 @@ class Experiment(Section):
         """Clients that take part in a round."""
         return self.per_round or max(1, round((self.participation or 0) * self.clients))
 
+    @property
+    def finetune_epochs(self) -> int:
+        """Of each client's own model at the end."""
+        chosen = self.finetune.epochs
+        return self.algorithm.rules()[0].finetune_epochs if chosen is None else chosen
+
     def replace(self, **changes: Any) -> Experiment:
         """A copy with other top-level values, validated anew."""
         return Experiment(**{**{name: getattr(self, name) for name in self.model_fields_set}, **changes})
@@ -252,18 +253,20 @@ class Experiment(Section):
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
         """From a YAML file, with dotted overrides `key=value` on top."""
-        values = _rules_inside(yamltext.read(Path(path))) if path is not None else {}
+        values = rules_inside(yamltext.read(Path(path))) if path is not None else {}
         seen: dict[str, Any] = {}
         for override in overrides:
             key, equals, text = override.partition("=")
             if not (key and equals):
                 raise InputError(f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05")
-            key = f"algorithm.{key}" if key in _RULES else key
+            key = f"algorithm.{key}" if key in RULES else key
             if key in seen:
                 raise InputError(f"{key}: set twice; accepted: one value")
             seen[key] = yamltext.parse(key, text)
+        if any(key in seen for key in ("algorithm.name", *(f"algorithm.{side}" for side in RULES))):
+            values = {k: chosen(v) if k == "algorithm" else v for k, v in values.items()}
         for key in sorted(seen, key=lambda key: key.count(".")):  # sections before what stands in them
-            _set(values, key.split("."), seen[key])
+            put(values, key.split("."), seen[key])
         for given, replaced in (("participation", "per_round"), ("per_round", "participation")):
             if given in seen and replaced not in seen:
                 values.pop(replaced, None)
@@ -272,33 +275,3 @@ class Experiment(Section):
     def to_yaml(self) -> str:
         """Every setting, defaults included; `Experiment.load` reads it back."""
         return yamltext.write(self.model_dump())
-
-
-def _rules_inside(values: dict[str, Any]) -> dict[str, Any]:
-    """`client: fedsam` is short for `algorithm: {client: fedsam}`, and `server` likewise."""
-    rules = {side: values[side] for side in _RULES if side in values}
-    algorithm = _spelled_out("algorithm", values.get("algorithm", {})) if rules else None
-    if isinstance(algorithm, AlgorithmSettings):
-        algorithm = algorithm.model_dump()
-    if not isinstance(algorithm, dict):  # nothing to do, or for pydantic to refuse
-        return values
-    return {**{k: v for k, v in values.items() if k not in _RULES}, "algorithm": {**algorithm, **rules}}
-
-
-def _spelled_out(key: str, value: Any) -> Any:
-    return {SHORTHAND[key]: value} if key in SHORTHAND and isinstance(value, str) else value
-
-
-def _set(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a dotted key: `model=x` replaces the section, `model.name=x` changes one setting of it."""
-    head, *rest = path
-    if not rest:
-        values[head] = value
-        return
-    section = _spelled_out(head, values.get(head))
-    if section is None:
-        section = {}
-    if not isinstance(section, dict):
-        raise InputError(f"{'.'.join(path)}: {head} is {section!r}, which has no settings below it")
-    values[head] = {**section}
-    _set(values[head], rest, value)

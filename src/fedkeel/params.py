@@ -160,6 +160,22 @@ def with_features(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor
     return output, seen[0].flatten(1)
 
 
+@torch.no_grad()
+def head_objection(module: nn.Module, x: Tensor, logits: bool) -> str | None:
+    """Why the head's features cannot be used, or with `logits` its output is not the model's, if there is a reason."""
+    try:
+        output, z = with_features(module, lambda: module(x))
+        if not logits:
+            return None
+        surplus = output - _head(module)(z)
+    except Exception as error:
+        return f"the features in front of the model's head cannot be used ({' '.join(str(error).split())})"
+    # The same for all classes of a sample changes no probability: log_softmax may follow.
+    if bool((surplus - surplus[:, :1]).abs().max() > 1e-4 * (1 + output.abs().max())):
+        return "the model's output is not what its head gives; accepted: a model that ends with its head"
+    return None
+
+
 class FlatModel:
     """A module whose parameters are views of one flat vector `w`, so that loading weights is one copy.
 

@@ -20,6 +20,7 @@ from fedkeel.data.partition import Iid
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import DatasetSettings, Experiment
 from fedkeel.local.batches import batch_sizes
+from fedkeel.params import Layout, head_objection
 
 GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
 
@@ -38,6 +39,7 @@ def prepare(
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     experiment, module = _model(experiment, data, model)
     _check_model(module, data, experiment.local.batch_size)
+    _check_method(experiment, module, data)
     return experiment, data, module
 
 
@@ -164,6 +166,24 @@ def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) 
         except RuntimeError as error:
             raise InputError(f"model: its output has no gradient ({error})") from error
         _try(trial.eval(), data.test_batch(slice(0, 2)), "test", data.classes)
+
+
+def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData) -> None:
+    """Whether the method can train such a model, and be tested on such data."""
+    rule, layout = experiment.algorithm.rules()[0], Layout.of(module)
+    reason = rule.objection(layout, experiment.local.momentum)
+    if reason is None and rule.features != "unused":
+        x, _ = data.test_batch(slice(0, 2))
+        reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
+    if reason is not None:
+        raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+    if not layout.mask(experiment.finetune.part).any():
+        raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
+    if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
+        raise InputError(
+            f"algorithm: {experiment.algorithm.label} is not accepted here: it is tested on the clients' own shares of "
+            "the test set, which holds none of their classes; accepted: a test set with classes that clients have"
+        )
 
 
 def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: int) -> Tensor:

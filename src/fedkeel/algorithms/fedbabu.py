@@ -7,6 +7,8 @@ from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule
 from fedkeel.params import Layout, Part
 
+ALL_HEAD = ", and this model is all head; accepted: a model with layers before its last"
+
 
 class BodyOnly(ClientRule):
     """The head keeps its first, random weights, the same for all; `finetune` says how clients adapt at the end."""
@@ -21,9 +23,7 @@ class BodyOnly(ClientRule):
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """There must be a body."""
-        if layout.head.all():
-            return "it trains the body alone, and this model is all head; accepted: a model with layers before its last"
-        return None
+        return "it trains the body alone" + ALL_HEAD if layout.head.all() else None
 
 
 fedbabu = method(

@@ -21,6 +21,7 @@ class PrivateBody(ClientRule):
     pair = "fedgh"
     downloads = "head"
     uploads = "none"
+    features = "logits"
     global_model = False
 
     def objection(self, layout: Layout, momentum: float) -> str | None:

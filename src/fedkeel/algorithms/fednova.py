@@ -12,6 +12,7 @@ from torch import Tensor
 from fedkeel.algorithms.path import path_length
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
+from fedkeel.errors import InputError
 from fedkeel.params import Layout
 
 
@@ -36,6 +37,11 @@ class NormalisedAverage(ServerRule):
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The weight of an update is tau_eff p_i / a_i."""
         shares, length = updates.shares(), updates.length
+        if not bool((length > 0).all()):
+            raise InputError(
+                f"algorithm.mu: {updates.pull:g} is not accepted with local.lr={float(updates.lr.max()):g}, clients "
+                "would overshoot where they started; accepted: mu * lr below 1"
+            )
         counted = length
         if self.tau_eff == "released" and updates.pull:
             counted = path_length(updates.lr, updates.epochs, updates.steps)

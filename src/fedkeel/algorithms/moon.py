@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from fedkeel.algorithms.fedavg import Average
+from fedkeel.algorithms.fedbabu import ALL_HEAD
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
+from fedkeel.params import Layout
 
 
 class Contrastive(ClientRule):
@@ -19,10 +21,16 @@ class Contrastive(ClientRule):
     one, and methods are compared fairly only on the same network.
     """
 
+    features = "used"
+
     mu: NonNegativeFloat = 1.0
     """mu; the paper's best are 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet."""
     temperature: PositiveFloat = 0.5
     """tau"""
+
+    def objection(self, layout: Layout, momentum: float) -> str | None:
+        """There must be a body."""
+        return "its contrast trains the body" + ALL_HEAD if layout.head.all() else None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         """Before its first job a client's own model is the first global one."""

@@ -20,8 +20,8 @@ class Method:
     name: str
     client: type[ClientRule]
     server: type[ServerRule]
-    about: str
-    cite: str
+    about: str = ""
+    cite: str = ""
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -69,18 +69,36 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
     Rules that need each other's messages (`pair`) go together or not at all.
     """
     base = find(name)
-    trains = find(client, "algorithm.client") if client else base
-    serves = find(server, "algorithm.server") if server else base
+    trains = _half(client, "client") if client is not None else base
+    serves = _half(server, "server") if server is not None else base
     if trains.client.pair != serves.server.pair:
-        clients = [m.name for m in methods().values() if m.client.pair == serves.server.pair]
-        servers = [m.name for m in methods().values() if m.server.pair == trains.client.pair]
+        clients = [m.name for m in methods().values() if own_half(m, "client") and m.client.pair == serves.server.pair]
+        servers = [m.name for m in methods().values() if own_half(m, "server") and m.server.pair == trains.client.pair]
         raise InputError(
             f"algorithm: the client rule of {trains.name} is not accepted with the server rule of {serves.name}: one "
             f"needs messages that the other does not send; accepted: algorithm.server {_any(servers)} with this client "
             f"rule, or algorithm.client {_any(clients)} with this server rule"
         )
-    label = trains.name if trains is serves else f"{trains.name}+{serves.name}"
-    return Method(label, trains.client, serves.server, base.about, base.cite)
+    for known in methods().values():
+        if (known.client, known.server) == (trains.client, serves.server):
+            return known
+    return Method(f"{trains.name}+{serves.name}", trains.client, serves.server)
+
+
+def own_half(each: Method, side: str) -> bool:
+    """Whether this half is the method's own; FedAvg's are those that others do without."""
+    plain = find("fedavg")
+    if side == "client":
+        return each is plain or each.client is not plain.client
+    return each is plain or each.server.aggregate is not plain.server.aggregate
+
+
+def _half(name: str, side: str) -> Method:
+    found = find(name, f"algorithm.{side}")
+    if not own_half(found, side):
+        accepted = ", ".join(m.name for m in methods().values() if own_half(m, side))
+        raise InputError(f"algorithm.{side}: {name} has no {side} rule of its own; accepted: {accepted}")
+    return found
 
 
 def _any(names: list[str]) -> str:

@@ -142,6 +142,8 @@ class ClientRule(Section):
     """Which weights the server sends; batch-norm statistics go with the body."""
     uploads: ClassVar[Part] = "all"
     """Which weights come back."""
+    features: ClassVar[Literal["unused", "used", "logits"]] = "unused"
+    """Whether it looks at what the head is given; with `logits`, the model must end with its head."""
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
     finetune_epochs: ClassVar[int] = 0

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -58,15 +60,21 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self._history.write(_line(vars(end.evaluation)))
             self._history.flush()
 
-    def finish(
-        self, summary: Mapping[str, Any], model: Mapping[str, Tensor], clients: Mapping[str, Tensor] | None = None
-    ) -> None:
-        """Write the final model, clients' own where there are some, and last the summary: what has one is complete."""
-        for name, tensors in (("model", model), ("client_models", clients)):
-            if tensors is not None:
-                partial = self.path / f"{name}.safetensors.partial"
-                save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, partial)  # tied, too
-                os.replace(partial, self.path / f"{name}.safetensors")
+    def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write tensors to `name.safetensors`."""
+        partial = self.path / f"{name}.safetensors.partial"
+        save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, partial)  # tied weights too
+        os.replace(partial, self.path / f"{name}.safetensors")
+
+    def add_client_accuracies(self, columns: Mapping[str, NDArray[np.float64]]) -> None:
+        """Write `client_accuracy.jsonl`, one row a client; null where one could not be tested."""
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        known = ([None if value != value else value for value in row] for row in rows)
+        lines = (_line({"client": client, **dict(zip(columns, row, strict=True))}) for client, row in enumerate(known))
+        self._write("client_accuracy.jsonl", "".join(lines))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, last of all: a folder that has one is complete."""
         self._write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def __exit__(self, *_: object) -> None:

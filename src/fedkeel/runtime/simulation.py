@@ -277,14 +277,10 @@ class Simulation:
         kept = self._kept.get(client, self._initial)
         return self.client_rule.own(self.evaluated, self.buffers, kept, self.layout)
 
-    def own_models(self) -> dict[str, Tensor]:
-        """The own models of all clients that took part, by client and name: `3/head.weight`."""
-        named: dict[str, Tensor] = {}
-        for client in sorted(self._kept):
-            w, buffers = self.own(client)
-            views = {**self.layout.views(w), **self.layout.buffer_views(buffers)}
-            named |= {f"{client}/{name}": view for name, view in views.items()}
-        return named
+    @property
+    def took_part(self) -> list[int]:
+        """The clients that keep something of an earlier job."""
+        return sorted(self._kept)
 
     def client_scores(self) -> list[Score | None]:
         """Every client's own model on its own share of the test set."""

@@ -1,0 +1,71 @@
+"""How an experiment may be spelled: shorthands, dotted keys, and rules of other methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedkeel import algorithms
+from fedkeel.errors import InputError
+from fedkeel.settings import Section
+
+SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind", "executor": "kind"}
+"""Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
+RULES = ("client", "server")
+"""Halves of a method that may be taken from another one: `client: fedsam` means `algorithm: {client: fedsam}`."""
+
+
+def named(values: Any, default: str) -> tuple[str | None, dict[str, Any]]:
+    """A section's name and what else it says; no name where that is for pydantic to refuse."""
+    if not isinstance(values, dict):
+        return None, {}
+    name = values.get("name", default)
+    return name if isinstance(name, str) else None, {str(k): v for k, v in values.items() if k != "name"}
+
+
+def rules_inside(values: dict[str, Any]) -> dict[str, Any]:
+    """`client: fedsam` is short for `algorithm: {client: fedsam}`, and `server` likewise."""
+    rules = {side: values[side] for side in RULES if side in values}
+    algorithm = spelled_out("algorithm", values.get("algorithm", {})) if rules else None
+    if isinstance(algorithm, Section):
+        algorithm = chosen(algorithm.model_dump())
+    elif isinstance(algorithm, dict):
+        for side in rules:
+            if algorithm.get(side) not in (None, rules[side]):
+                raise InputError(
+                    f"{side}: {rules[side]!r}, but algorithm.{side}: {algorithm[side]!r}; accepted: one of them"
+                )
+    if not isinstance(algorithm, dict):  # nothing to do, or for pydantic to refuse
+        return values
+    return {**{k: v for k, v in values.items() if k not in RULES}, "algorithm": {**algorithm, **rules}}
+
+
+def chosen(algorithm: Any) -> Any:
+    """Without what is only a default of the rules it names: other rules have other defaults."""
+    name, given = named(algorithm, "fedavg")
+    rules = {side: given.pop(side) for side in RULES if isinstance(given.get(side), str)}
+    try:
+        defaults = algorithms.compose(name or "", **rules).defaults
+    except InputError:
+        return algorithm  # for pydantic to refuse
+    return {"name": name, **rules, **{k: v for k, v in given.items() if v is not None and v != defaults.get(k)}}
+
+
+def spelled_out(key: str, value: Any) -> Any:
+    """A section, also where it is given by one word."""
+    return {SHORTHAND[key]: value} if key in SHORTHAND and isinstance(value, str) else value
+
+
+def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a dotted key: `model=x` replaces the section, `model.name=x` changes one setting of it."""
+    head, *rest = path
+    if not rest:
+        values[head] = value
+        return
+    section = spelled_out(head, values.get(head))
+    if section is None:
+        section = {}
+    if not isinstance(section, dict):
+        raise InputError(f"{'.'.join(path)}: {head} is {section!r}, which has no settings below it")
+    values[head] = {**section}
+    put(values[head], rest, value)
