@@ -22,7 +22,10 @@ NAMES = [
 ]  # fmt: skip
 BOUND = {name: name for name in ("scaffold", "feddyn", "fedcm", "mimelite", "fedgh")} | {"mofedsam": "fedcm"}
 """Methods whose halves need each other's messages; those with the same word understand each other."""
-PAIRS = list(product(NAMES, NAMES))
+NO_CLIENT_RULE = {"fedadagrad", "fedadam", "fedlws", "fednova", "fedyogi"}
+NO_SERVER_RULE = {"fedbabu", "fedprox", "fedsam", "moon"}
+"""Methods that do with FedAvg's."""
+PAIRS = [(c, s) for c, s in product(NAMES, NAMES) if c not in NO_CLIENT_RULE and s not in NO_SERVER_RULE]
 ACCEPTED = [(client, server) for client, server in PAIRS if BOUND.get(client) == BOUND.get(server)]
 SAM_ADAM = ["algorithm.name=fedavg", "client=fedsam", "server=fedadam"]
 
@@ -46,15 +49,42 @@ def test_all_spellings_are_the_same_experiment(tmp_path: Path) -> None:
     assert again.algorithm.label == "fedsam+fedadam"
 
 
-@pytest.mark.parametrize(("half", "other"), [("client", "fedsam+fedavg"), ("server", "fedavg+fedsam")])
+@pytest.mark.parametrize(
+    ("half", "before", "after", "label"),
+    [("client", "fedprox", "fedsam", "fedsam+fednova"), ("server", "fedlws", "fedadam", "moon+fedadam")],
+)
 @pytest.mark.parametrize("spelling", ["{}", "algorithm.{}"])
 def test_the_command_line_outranks_the_file_in_both_spellings(
-    half: str, other: str, spelling: str, tmp_path: Path
+    half: str, before: str, after: str, label: str, spelling: str, tmp_path: Path
 ) -> None:
-    override = spelling.format(half) + "=fedsam"
-    for content in (f"{half}: fedprox\n", f"algorithm: {{{half}: fedprox}}\n"):
+    other, name = ("server", "fednova") if half == "client" else ("client", "moon")
+    for content in (f"{other}: {name}\n{half}: {before}\n", f"algorithm: {{{other}: {name}, {half}: {before}}}\n"):
         (tmp_path / "e.yaml").write_text(content)
-        assert Experiment.load(tmp_path / "e.yaml", [override]).algorithm.label == other, content
+        override = f"{spelling.format(half)}={after}"
+        assert Experiment.load(tmp_path / "e.yaml", [override]).algorithm.label == label, content
+
+
+def test_other_rules_come_with_their_own_defaults(tmp_path: Path) -> None:
+    """What a file or an experiment says only because it was the default of other rules is not meant."""
+    (tmp_path / "e.yaml").write_text(Experiment(algorithm={"name": "fedavg", "weighting": "uniform"}).to_yaml())
+    plain = Experiment(algorithm="fedavg")
+    changed = [
+        Experiment.load(tmp_path / "e.yaml", ["server=fedadam"]),
+        Experiment.load(tmp_path / "e.yaml", ["algorithm.name=fedadam"]),
+        plain.replace(server="fedadam"),
+        Experiment(algorithm=plain.algorithm, server="fedadam"),
+    ]
+    for experiment in changed:
+        assert experiment.algorithm.rules()[1].model_dump() == methods()["fedadam"].server().model_dump()
+    kept = Experiment.load(tmp_path / "e.yaml", ["server=fedlws"])
+    assert not hasattr(kept.algorithm, "server_lr")
+    chosen = Experiment(algorithm={"name": "fedavg", "server_lr": 0.5}).replace(server="fedadam")
+    assert chosen.algorithm.rules()[1].server_lr == 0.5  # type: ignore[attr-defined]
+
+
+def test_two_spellings_that_differ_are_a_contradiction() -> None:
+    with pytest.raises(InputError, match=r"client: 'fedsam', but algorithm\.client: 'fedprox'; accepted: one of them"):
+        Experiment(algorithm={"client": "fedprox"}, client="fedsam")
 
 
 def test_settings_of_both_rules_are_accepted_and_no_others() -> None:
@@ -72,7 +102,13 @@ def test_settings_of_both_rules_are_accepted_and_no_others() -> None:
 
 def test_what_belongs_together_composes_and_nothing_else_does() -> None:
     assert sorted(methods()) == NAMES
-    assert len(ACCEPTED) == 10 * 10 + 4 + 2 * 2
+    assert len(ACCEPTED) == 5 * 6 + 4 + 2 * 2
+    for half, names in (("client", NO_CLIENT_RULE), ("server", NO_SERVER_RULE)):
+        for name in names:
+            with pytest.raises(
+                InputError, match=f"algorithm.{half}: {name} has no {half} rule of its own; accepted: .*fedavg"
+            ):
+                Experiment(algorithm={half: name})
     for client, server in PAIRS:
         if (client, server) in ACCEPTED:
             algorithm = Experiment(algorithm=composed(client, server)).algorithm
@@ -106,8 +142,13 @@ def test_rules_that_may_be_combined_share_no_setting() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "fedsam", "scaffold"])
 def test_the_label_says_what_runs(name: str) -> None:
     """A name whose rules are both replaced by one other method's is not what runs."""
-    for client, server in (("fedsam", "fedsam"), ("fedprox", "fedavg"), ("mofedsam", "fedcm")):
-        label = client if client == server else f"{client}+{server}"
+    for client, server, label in (
+        ("fedsam", "fedavg", "fedsam"),
+        ("fedavg", "fedadam", "fedadam"),
+        ("mofedsam", "fedcm", "mofedsam"),
+        ("fedbabu", "fedavg", "fedbabu+fedavg"),  # FedBABU's own mean is uniform
+        ("fedprox", "fednova", "fedprox+fednova"),
+    ):
         assert Experiment(algorithm=composed(client, server, name)).algorithm.label == label
 
 
@@ -161,7 +202,10 @@ def test_all_that_composes_runs() -> None:
         (["client=3"], ["algorithm.client", "3"]),
         (["algorithm=[1]", "client=fedsam"], ["algorithm", "1"]),
         (["client=fedsam", "algorithm.client=fedprox"], ["algorithm.client", "twice"]),
-        (["client=fedsam", "algorithm.option=I"], ["algorithm.option", "fedsam+fedavg", "rho"]),
+        (["client=fedsam", "server=fedlws", "algorithm.option=I"], ["algorithm.option", "fedsam+fedlws", "rho"]),
+        (["client=true"], ["algorithm.client", "true", "fedsam"]),
+        (["server=fedsam"], ["algorithm.server", "fedsam has no server rule of its own"]),
+        (["finetune.part=head"], ["finetune.part", "head", "finetune.epochs"]),
     ],
 )
 def test_contradictions_and_unknown_names_on_the_command_line(
