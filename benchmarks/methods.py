@@ -1,6 +1,6 @@
 """What each method costs beside FedAvg: seconds a round for the same number of gradients, in turns in one process.
 
-python benchmarks/methods.py [W1 W2 W3] [--repeat 5] [--json FILE]
+python benchmarks/methods.py [W1 W2 W3] [--repeat 9] [--json FILE]
 
 A gradient is one forward and backward pass; a pass that is only forward counts a third. The executor is the same for
 all methods: one client after the other for convolutions, one stack for fully connected networks.

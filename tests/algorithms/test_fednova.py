@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel import Experiment, FederatedData, Result, run
+from fedkeel import Experiment, FederatedData, InputError, Result, run
 from fedkeel.algorithms.fedavg import Average
 from fedkeel.algorithms.fednova import NormalisedAverage
 from fedkeel.algorithms.fedprox import Proximal
@@ -218,3 +218,8 @@ def test_two_numbers_more_go_up_than_in_fedavg(dtype: str, each: int) -> None:
     jobs, size = ROUNDS * bench.PER_ROUND, bench.start().size
     assert result.summary["bytes_up"] == jobs * each * (size + 2)
     assert result.summary["bytes_down"] == jobs * each * size
+
+
+def test_a_proximal_term_that_overshoots_is_refused() -> None:
+    with pytest.raises(InputError, match=r"algorithm\.mu: 45 is not accepted with local\.lr=0\.1.*mu \* lr below 1"):
+        bench.train({"name": "fednova", "client": "fedprox", "mu": 45.0}, local={"epochs": 2, "batch_size": "full"})
