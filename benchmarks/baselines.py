@@ -240,7 +240,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> str:
                 f"| {row['method']} | {rate} | {'no global model' if personal else cell(accuracy)} "
                 f"| {'' if personal or row['method'] == 'fedavg' else cell(against, sign=True)} "
                 f"| {'' if personal else ', '.join(str(r or '-') for r in reached)} "
-                f"| {', '.join(f'{f:.2f}x' for f in factors)} "
+                f"| {', '.join(f'{f:.3g}x' for f in factors)} "
                 f"| {cell([each['clients']['mean'] for each in runs])} "
                 f"| {cell([each['clients']['worst_decile'] for each in runs])} |"
             )

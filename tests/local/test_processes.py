@@ -25,7 +25,7 @@ from fedkeel.local.processes import Processes
 from fedkeel.params import FlatModel
 
 SIZES = [9, 3, 7, 12, 1, 5, 8]
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Chatty(ClientRule):
