@@ -37,18 +37,18 @@ class Shrinking(ServerRule):
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """Sample-weighted mean, then layer by layer."""
         shares = updates.shares()
-        mean, delta = shares @ updates.w, updates.delta
+        mean = shares @ updates.w
         w = mean.clone()
         for layer in updates.layout.layers.values():
             old, step = state.w[layer].norm(), (mean[layer] - state.w[layer]).norm()
-            tau = self.tau(delta[:, layer])
+            tau = self.tau(updates.w[:, layer])  # all started from the same model, so updates differ as the models do
             if old > 0:  # a layer of zeros has no norm to keep
                 w[layer] *= old / (old + tau * step)
         return replace(state, w=w), shares
 
-    def tau(self, updates: Tensor) -> Tensor:
+    def tau(self, layers: Tensor) -> Tensor:
         """clip(beta * divergence of [m, d], tau_min, tau_max)"""
-        distance = (updates - updates.mean(0)).norm(dim=1)
+        distance = torch.cdist(layers, layers.mean(0, keepdim=True), compute_mode="donot_use_mm_for_euclid_dist")
         divergence = (distance if self.divergence == "distance" else distance.square()).mean()
         return torch.clamp(self.beta * divergence, self.tau_min, self.tau_max)
 
