@@ -1,6 +1,7 @@
 """What each method costs beside FedAvg: seconds a round for the same number of gradients, in turns in one process.
 
 python benchmarks/methods.py [W1 W2 W3] [--repeat 9] [--json FILE]
+python benchmarks/methods.py --from benchmarks/results/methods.json       # the table of docs/algorithms/baselines.md
 
 A gradient is one forward and backward pass; a pass that is only forward counts a third. The executor is the same for
 all methods: one client after the other for convolutions, small stacks for fully connected networks.
@@ -47,44 +48,58 @@ class Contender:
         self._rounds = self._simulation.rounds()
         self.seconds: list[float] = []
 
-    def round(self) -> None:
+    def round(self) -> float:
         self.seconds.append(next(self._rounds).seconds)
+        return self.seconds[-1]
 
 
 def measure(workload: Workload, names: Sequence[str], repeat: int) -> list[dict[str, Any]]:
+    """Every round right behind one of FedAvg's: what disturbs the machine disturbs both."""
+    base = Contender(workload, "fedavg", len(names) * (repeat + 1) + 1)
     contenders = {name: Contender(workload, name, repeat + 2) for name in names}
-    for _ in range(repeat + 1):  # the first warms up; nobody reaches the last, which would be tested
-        for contender in contenders.values():
-            contender.round()
-    base = np.array(contenders["fedavg"].seconds[1:])
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repeat + 1):
+        for name, contender in contenders.items():
+            ratios[name].append(1 / base.round() * contender.round())
     rows = []
     for name, contender in contenders.items():
-        each = np.array(contender.seconds[1:])
         gradients = GRADIENTS.get(name, 1.0)
-        ratio = float(each.min() / base.min() / gradients)  # the machine is shared: the best round is least disturbed
-        rows.append({"method": name, "seconds": float(each.min()), "gradients": gradients, "ratio": ratio})
+        ratio = float(np.median(ratios[name][1:]) / gradients)  # the first round warms up
+        seconds = float(np.median(contender.seconds[1:]))
+        rows.append({"method": name, "seconds": seconds, "gradients": gradients, "ratio": ratio})
     return rows
+
+
+def table(report: dict[str, list[dict[str, Any]]]) -> str:
+    """Ratios, a row a method."""
+    ratios = {name: {row["method"]: row["ratio"] for row in rows} for name, rows in report.items()}
+    lines = [
+        "| | " + " | ".join(f"{name}: {WORKLOADS[name].about}" for name in report) + " |",
+        "|---|" + "--:|" * len(report),
+    ]
+    for each in methods():
+        cells = (f"{ratios[name][each]:.2f}" if each in ratios[name] else "" for name in report)
+        lines.append(f"| {each} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", default=["W1", "W2", "W3"])
     parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--from", dest="known", type=Path, help="only print the table of figures written before")
     given = parser.parse_args()
+    if given.known:
+        print(table(json.loads(given.known.read_text())))
+        return
     torch.set_num_threads(1)
     report = {}
     for name in given.workloads:
         workload = WORKLOADS[name]
         unfit = {"fedbabu", "moon"} if workload.model == "linear" else set()  # they need a body
-        rows = measure(workload, [each for each in methods() if each not in unfit], given.repeat)
-        report[name] = rows
-        print(f"{name} {workload.about}\n| method | ms of the best round | gradients | ratio to FedAvg, per gradient |")
-        print("|---|--:|--:|--:|")
-        for row in sorted(rows, key=lambda row: row["ratio"]):
-            cells = row["method"], f"{row['seconds'] * 1e3:.0f}", f"{row['gradients']:.2f}", f"{row['ratio']:.2f}"
-            print(f"| {' | '.join(cells)} |")
-        print(flush=True)
+        report[name] = measure(workload, [each for each in methods() if each not in unfit], given.repeat)
+        print(table({name: report[name]}) + "\n", flush=True)
     if given.json:
         given.json.write_text(json.dumps(report, indent=1) + "\n")
 
