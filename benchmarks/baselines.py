@@ -3,6 +3,7 @@
 python benchmarks/baselines.py tune --out DIR             # a few settings of each method, on held-out training images
 python benchmarks/baselines.py run --out DIR --seeds 3    # with the best of them; what is finished is not run again
 python benchmarks/baselines.py table --out DIR            # from the finished runs, into benchmarks/results and docs
+python benchmarks/baselines.py aside                      # the single runs that the page's surprises quote
 
 LeNet-5, 12,000 training images dealt out to 50 clients, 10 of them a round, one local epoch in batches of 32, 50
 rounds; labels by Dirichlet(.5) per class, or two classes a client. Two runs at a time, one thread each.
@@ -124,6 +125,52 @@ def run_one(job: tuple[Case, Path]) -> Case:
         except DivergenceError as error:
             (folder / DIVERGED).write_text(f"{error}\n")
     return case
+
+
+def aside_one(job: tuple[str, str, int, dict[str, Any]]) -> str:
+    """A run that explains a surprise, in words."""
+    about, partition, seed, settings = job
+    common = {
+        "model": "lenet5",
+        "dataset": {"name": "fashion-mnist", "train_limit": IMAGES},
+        "partition": PARTITIONS[partition],
+        "clients": CLIENTS,
+        "per_round": PER_ROUND,
+        "rounds": ROUNDS,
+        "evaluate_every": 5,
+        "seed": seed,
+        "executor": {"kind": "serial", "channels_last": True},
+    }
+    try:
+        result = run(Experiment(**{**common, **settings, "local": {**LOCAL, **settings["local"]}}))
+    except DivergenceError as error:
+        return f"{about}, {partition}, seed {seed}: {error}"
+    final = float(np.mean([row.accuracy for row in result.history[-LAST:]]))
+    own = f", own shares {result.summary['client_accuracy']['mean']:.1%}" if "client_accuracy" in result.summary else ""
+    if lost := result.summary.get("finetuning_diverged"):
+        own += f", fine-tuning diverged on {len(lost)} of {CLIENTS} clients"
+    return f"{about}, {partition}, seed {seed}: {final:.1%}{own}"
+
+
+def aside() -> None:
+    """The single runs of the page's surprises."""
+    beta: list[tuple[str, Any]] = [(f"mimelite beta {b:g} at .1", {"name": "mimelite", "beta": b}) for b in (0.5, 0.0)]
+    one, all_ = {"local": {"lr": 0.1}}, {"per_round": CLIENTS, "rounds": 25, "local": {"lr": 0.05}}
+    jobs = [("fedavg at .1", "two classes", seed, {"algorithm": "fedavg", **one}) for seed in range(3)]
+    jobs += [(about, "dirichlet", 0, {"algorithm": algorithm, **one}) for about, algorithm in beta]
+    jobs += [
+        (
+            "scaffold clipped at 10, .1",
+            "dirichlet",
+            0,
+            {"algorithm": "scaffold", "local": {"lr": 0.1, "clip_norm": 10}},
+        ),
+        ("scaffold option I at .1", "dirichlet", 0, {"algorithm": {"name": "scaffold", "option": "I"}, **one}),
+        ("scaffold at .05, everybody takes part", "two classes", 0, {"algorithm": "scaffold", **all_}),
+        ("fedbabu fine-tuned at .2", "dirichlet", 0, {"algorithm": "fedbabu", "local": {"lr": 0.2}}),
+    ]
+    for _ in in_pairs(aside_one, jobs):
+        pass
 
 
 def in_pairs(work: Any, jobs: Sequence[Any]) -> Iterator[Any]:
@@ -268,8 +315,8 @@ def publish(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["tune", "run", "table"])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("what", choices=["tune", "run", "table", "aside"])
+    parser.add_argument("--out", type=Path, default=Path("runs/baselines"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=sorted(methods()))
     given = parser.parse_args()
@@ -278,6 +325,8 @@ def main() -> None:
             tune(given.out, given.methods)
         case "run":
             run_all(given.out, given.methods, given.seeds)
+        case "aside":
+            aside()
         case "table":
             publish(collect(given.out, given.methods, given.seeds))
 
