@@ -34,7 +34,7 @@ class PrivateBody(ClientRule):
         """All bodies begin alike."""
         return {"w": w, "buffers": buffers}
 
-    def own(self, w: Tensor, buffers: Tensor, kept: Message, layout: Layout) -> tuple[Tensor, Tensor]:
+    def own(self, w: Tensor, buffers: Tensor, kept: Message) -> tuple[Tensor, Tensor]:
         """As the client trained it last, its copy of the header included."""
         return kept["w"], kept["buffers"]
 

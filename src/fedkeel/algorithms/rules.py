@@ -167,7 +167,7 @@ class ClientRule(Section):
         """What a client keeps before its first job, given the first global model [D] and its buffers [B]."""
         return {}
 
-    def own(self, w: Tensor, buffers: Tensor, kept: Message, layout: Layout) -> tuple[Tensor, Tensor]:
+    def own(self, w: Tensor, buffers: Tensor, kept: Message) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers), given the global one and what the client keeps."""
         return w, buffers
 

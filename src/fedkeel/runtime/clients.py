@@ -70,9 +70,6 @@ def spread(values: NDArray[np.float64]) -> dict[str, float] | None:
 
 
 def mean_score(scores: Sequence[Score | None]) -> Score:
-    """Over the clients that could be tested, each counting alike."""
+    """Over the clients that could be tested, each counting alike; there is at least one."""
     known = [score for score in scores if score is not None]
-    nothing = float("nan")
-    if not known:
-        return Score(nothing, nothing)
     return Score(float(np.mean([score.accuracy for score in known])), float(np.mean([score.loss for score in known])))

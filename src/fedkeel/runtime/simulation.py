@@ -275,7 +275,7 @@ class Simulation:
     def own(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers): the global one, unless the method has others."""
         kept = self._kept.get(client, self._initial)
-        return self.client_rule.own(self.evaluated, self.buffers, kept, self.layout)
+        return self.client_rule.own(self.evaluated, self.buffers, kept)
 
     @property
     def took_part(self) -> list[int]:
