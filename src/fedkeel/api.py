@@ -19,7 +19,7 @@ from torch import nn
 from fedkeel.algorithms.finetune import FineTuning
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
-from fedkeel.experiment import Experiment
+from fedkeel.experiment import ExecutorSettings, Experiment
 from fedkeel.local.build import Workshop
 from fedkeel.local.choose import Choice, settle
 from fedkeel.local.evaluation import Evaluator
@@ -194,7 +194,9 @@ def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choi
     no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
     if asked.kind == "processes" and no_workers:
         raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
-    orders = Simulation(experiment, workshop.data, flat).first_orders()
+    alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
+    asks = workshop.executor(alone) if workshop.rule.survey else None
+    orders = Simulation(experiment, workshop.data, flat, asks).first_orders()
     if asked.settled:
         return settle(workshop, asked, orders, experiment.rounds, fork=False)
     kept = place(experiment, workshop.data, workshop.module)

@@ -124,10 +124,15 @@ class FinetuneSettings(Section):
 
 
 class FleetSettings(Section):
-    """How fast the devices are."""
+    """How fast the devices are, and how much of their work they get done."""
 
     fastest_job_seconds: Annotated[float, Field(gt=0, le=1e12)] = 10.0
     """Virtual seconds that a job of average size takes."""
+    rho: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of a round's devices that run out of time before their last epoch (FedLGA's ρ)."""
+    tau_max: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """How many epochs they miss at most: 1 to so many, all alike likely; by default all but one. FedLGA's τ is one
+    more, so its τ_max = 4 is 3 here."""
 
 
 class ExecutorSettings(Section):
@@ -188,9 +193,14 @@ class Experiment(Section):
     """Clients that take part in a round: by default 10, or all if there are fewer."""
     participation: Share | None = None
     """The same as a share of all clients."""
+    sampling: Literal["uniform", "scheme1"] = "uniform"
+    """How a round's clients are drawn: each at most once; or with replacement in proportion to their samples, and then
+    averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA)."""
     rounds: Count = 30
     seed: NonNegativeInt = 0
     evaluate_every: Count = 1
+    evaluate_local: bool = False
+    """Also test every participant's model as it comes back, on the whole test set."""
     evaluate_clients: bool = False
     """At the end, test the model on every client's own share of the test set; always, where clients have their own."""
     finetune: FinetuneSettings = FinetuneSettings()
@@ -231,6 +241,17 @@ class Experiment(Section):
                 raise InputError(
                     f"finetune.{field}: {value} is not accepted without fine-tuning; accepted: set finetune.epochs"
                 )
+        missing = self.fleet.tau_max if self.fleet.tau_max is not None else self.local.epochs - 1
+        if missing >= self.local.epochs:
+            raise InputError(
+                f"fleet.tau_max: {missing} is not accepted with local.epochs={self.local.epochs}; accepted: at most "
+                f"{self.local.epochs - 1}, for every device does one epoch"
+            )
+        if self.fleet.rho and self.local.epochs == 1:
+            raise InputError(
+                f"fleet.rho: {self.fleet.rho:g} is not accepted with local.epochs=1, of which none can be missed; "
+                "accepted: local.epochs of 2 or more"
+            )
         if self.stop_at_target and self.target_accuracy is None:
             raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
         return self

@@ -17,12 +17,13 @@ from tests.algorithms.bench import LR, ROUNDS
 from tests.test_cli import fedkeel
 
 NAMES = [
-    "fedadagrad", "fedadam", "fedavg", "fedbabu", "fedcm", "feddyn", "fedgh", "fedlws", "fednova", "fedprox", "fedsam",
-    "fedyogi", "mimelite", "mofedsam", "moon", "scaffold",
+    "fedadagrad", "fedadam", "fedagg", "fedavg", "fedbabu", "fedcm", "fedcos", "feddyn", "fedent", "fedgh", "fedlga",
+    "fedlws", "fednorm", "fednova", "fedprox", "fedsam", "fedyogi", "mimelite", "mofedsam", "moon", "scaffold",
 ]  # fmt: skip
-BOUND = {name: name for name in ("scaffold", "feddyn", "fedcm", "mimelite", "fedgh")} | {"mofedsam": "fedcm"}
+BOUND_NAMES = ("scaffold", "feddyn", "fedcm", "mimelite", "fedgh", "fedagg", "fedent", "fednorm")
+BOUND = {name: name for name in BOUND_NAMES} | {"mofedsam": "fedcm"}
 """Methods whose halves need each other's messages; those with the same word understand each other."""
-NO_CLIENT_RULE = {"fedadagrad", "fedadam", "fedlws", "fednova", "fedyogi"}
+NO_CLIENT_RULE = {"fedadagrad", "fedadam", "fedcos", "fedlga", "fedlws", "fednova", "fedyogi"}
 NO_SERVER_RULE = {"fedbabu", "fedprox", "fedsam", "moon"}
 """Methods that do with FedAvg's."""
 PAIRS = [(c, s) for c, s in product(NAMES, NAMES) if c not in NO_CLIENT_RULE and s not in NO_SERVER_RULE]
@@ -102,7 +103,7 @@ def test_settings_of_both_rules_are_accepted_and_no_others() -> None:
 
 def test_what_belongs_together_composes_and_nothing_else_does() -> None:
     assert sorted(methods()) == NAMES
-    assert len(ACCEPTED) == 5 * 6 + 4 + 2 * 2
+    assert len(ACCEPTED) == 5 * 8 + 7 + 2 * 2
     for half, names in (("client", NO_CLIENT_RULE), ("server", NO_SERVER_RULE)):
         for name in names:
             with pytest.raises(

@@ -70,7 +70,10 @@ def unequal(simulation: Simulation) -> list[Order]:
     draw = torch.Generator().manual_seed(7)
 
     def shaken(message: Any) -> dict[str, Tensor]:
-        return {k: t + 0.1 * torch.randn(t.shape, generator=draw, dtype=t.dtype) for k, t in message.items()}
+        return {
+            k: t + 0.1 * torch.randn(t.shape, generator=draw, dtype=t.dtype) if t.is_floating_point() else t
+            for k, t in message.items()
+        }
 
     return [
         replace(
@@ -90,14 +93,14 @@ def test_unequal_work_is_the_same_one_by_one_and_in_a_stack(name: str, rough: bo
     """As it comes, where steps may be made in one go, and with all that a gradient may go through first."""
     data, net = bench.data().to(torch.float64), bench.net(4).double()
     more = {"momentum": 0.0 if name == "mimelite" else 0.9, "weight_decay": 1e-2, "clip_norm": 0.5} if rough else {}
-    local = {"batch_size": BATCH, **more}
+    local = {"batch_size": BATCH, "epochs": max(WORK), **more}
     experiment = Experiment(algorithm=name, local=local, clients=N, per_round=N, seed=SEED, dtype="float64")
-    simulation = Simulation(experiment, data, FlatModel(net))
+    shop = Workshop(net, data, experiment.algorithm.rules()[0], experiment.local, SEED)
+    kinds = (ExecutorSettings(kind="serial"), ExecutorSettings(kind="vectorised", stack=N))
+    simulation = Simulation(experiment, data, FlatModel(net), shop.executor(kinds[0]))
     orders = unequal(simulation)
     (rows,) = plan(orders, data, experiment.local, N)
     orders = [orders[row] for row in rows]
-    shop = Workshop(net, data, simulation.client_rule, experiment.local, SEED)
-    kinds = (ExecutorSettings(kind="serial"), ExecutorSettings(kind="vectorised", stack=N))
     alone, stacked = (shop.trainer(kind)(orders) for kind in kinds)
     assert alone.keys() == stacked.keys()
     for column, expected in alone.items():
@@ -123,6 +126,8 @@ def updates(simulation: Simulation, orders: list[Order], trained: Trained) -> Up
         lr=trained.lr,
         messages=trained.messages,
         layout=simulation.layout,
+        sums=trained.sums,
+        asked=max(WORK),
         momentum=simulation.experiment.local.momentum,
         pull=simulation.client_rule.pull,
     )

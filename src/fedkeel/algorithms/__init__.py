@@ -2,12 +2,17 @@
 
 from fedkeel.algorithms import fedadagrad as fedadagrad
 from fedkeel.algorithms import fedadam as fedadam
+from fedkeel.algorithms import fedagg as fedagg
 from fedkeel.algorithms import fedavg as fedavg
 from fedkeel.algorithms import fedbabu as fedbabu
 from fedkeel.algorithms import fedcm as fedcm
+from fedkeel.algorithms import fedcos as fedcos
 from fedkeel.algorithms import feddyn as feddyn
+from fedkeel.algorithms import fedent as fedent
 from fedkeel.algorithms import fedgh as fedgh
+from fedkeel.algorithms import fedlga as fedlga
 from fedkeel.algorithms import fedlws as fedlws
+from fedkeel.algorithms import fednorm as fednorm
 from fedkeel.algorithms import fednova as fednova
 from fedkeel.algorithms import fedprox as fedprox
 from fedkeel.algorithms import fedsam as fedsam

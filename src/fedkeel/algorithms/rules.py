@@ -8,129 +8,35 @@ given is shared with others: it is read, never changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.course import Course
-from fedkeel.algorithms.path import path_length
+from fedkeel.algorithms.job import Job, Updates
+from fedkeel.algorithms.messages import Message, Weighting, nbytes
+from fedkeel.algorithms.oracle import Oracle, Penalty
 from fedkeel.params import Layout, Part
 from fedkeel.settings import Section
 
-Message = Mapping[str, Tensor]
-"""Named tensors that travel, or that a client keeps; what travels is charged byte for byte."""
-
-Weighting = Literal["samples", "uniform"]
-"""Of clients in a mean: by their numbers of samples, or all alike."""
-
-Penalty = Callable[..., Tensor]
-"""`penalty(features, *given)` [b]: what is added to the loss of each of a mini-batch's samples."""
-
-
-def nbytes(message: Message) -> int:
-    """What a message weighs on the wire."""
-    return sum(t.numel() * t.element_size() for t in message.values()) if message else 0
-
-
-class Oracle(Protocol):
-    """What a client's data says about weights `w`; in `step`, one mini-batch is current.
-
-    Every answer is a new tensor that the rule may change.
-    """
-
-    def grad(self, w: Tensor, at: Tensor | None = None) -> Tensor:
-        """Gradient of the current mini-batch's mean loss at `at` (or `w`), clipped, plus weight decay of `w`."""
-        ...
-
-    def loss_grad(self, w: Tensor) -> Tensor:
-        """The same at `w` as it is: neither clipped nor decayed."""
-        ...
-
-    def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
-        """As `grad`, with a penalty on the features that the head sees; `given` [..., b, F] has a row a sample."""
-        ...
-
-    def features(self, w: Tensor, buffers: Tensor) -> Tensor:
-        """[..., b, F], what the head sees of the current mini-batch, in evaluation mode and without a gradient."""
-        ...
-
-    def full_grad(self, w: Tensor) -> Tensor:
-        """Gradient of the mean loss of all the client's samples, clipped, plus weight decay; leaves statistics alone.
-
-        Mini-batch by mini-batch in training mode, so that batch norm and dropout see what they see in training.
-        """
-        ...
-
-    def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(Mean features [..., classes, F] of each class of the client's samples, how many they are [..., classes])."""
-        ...
-
-    @property
-    def buffers(self) -> Tensor:
-        """[..., B], the batch-norm statistics as they are now."""
-        ...
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a client, or a stack of clients, was asked to do."""
-
-    round: Tensor
-    """[..., 1], the round in which the server dispatched it."""
-    start: Tensor
-    """[..., D], the weights that training starts from: the global model as sent, unless `begin` says otherwise."""
-    buffers: Tensor
-    """[..., B], the batch-norm statistics that it starts with."""
-    epochs: Tensor
-    """[..., 1], local epochs to train."""
-    steps: Tensor
-    """[..., 1], mini-batches in these epochs."""
-    lr: Tensor
-    """[..., E], the learning rate of each local epoch; E is the most epochs of any client in the stack."""
-    momentum: float
-    samples: Tensor
-    """[..., 1], the size of the client's training data."""
-    layout: Layout
-    received: Message
-    """What the server sent along (`ServerRule.send`)."""
-    kept: Message
-    """The client's own state: `ClientRule.initial`, then what its last job kept."""
-    course: Course = field(default_factory=Course)
-    """What the direction is made of beside the gradient; set in `begin`."""
-    carry: dict[str, Tensor] = field(default_factory=dict)
-    """Scratch that a rule carries from step to step."""
-
-    @property
-    def length(self) -> Tensor:
-        """[..., 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
-
-        (start - w) / length is the mean direction, whatever the number of steps; a pull is part of that direction.
-        """
-        return path_length(self.lr, self.epochs, self.steps, self.momentum)
-
-    def first(self, count: int) -> Job:
-        """The first so many clients of a stack, as views."""
-        return replace(
-            self,
-            round=self.round[:count],
-            start=self.start[:count],
-            buffers=self.buffers[:count],
-            epochs=self.epochs[:count],
-            steps=self.steps[:count],
-            lr=self.lr[:count],
-            samples=self.samples[:count],
-            received=_first(self.received, count),
-            kept=_first(self.kept, count),
-            course=self.course.first(count),
-            carry=_first(self.carry, count),
-        )
-
-
-def _first(message: Message, count: int) -> dict[str, Tensor]:
-    return {name: tensor[:count] for name, tensor in message.items()}
+__all__ = [
+    "Answers",
+    "Brief",
+    "ClientRule",
+    "Cohort",
+    "Job",
+    "Message",
+    "Oracle",
+    "Penalty",
+    "Plan",
+    "ServerRule",
+    "ServerState",
+    "Updates",
+    "Weighting",
+    "nbytes",
+]
 
 
 class ClientRule(Section):
@@ -146,6 +52,10 @@ class ClientRule(Section):
     """Whether it looks at what the head is given; with `logits`, the model must end with its head."""
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
+    watches_epochs: ClassVar[bool] = False
+    """Whether `step` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
+    limit: ClassVar[int | None] = None
+    """Of a survey: how many steps it takes, unless it is the whole job."""
     finetune_epochs: ClassVar[int] = 0
     """Of each client's own model before it is tested, unless the experiment says otherwise."""
 
@@ -153,6 +63,14 @@ class ClientRule(Section):
     def trains(self) -> Part:
         """Which weights move; the others have no gradient."""
         return "all"
+
+    @property
+    def survey(self) -> ClientRule | None:
+        """How clients answer when the server asks before training (`ServerRule.plan`).
+
+        They do it like a job that begins with the same weights, of which only messages and sums go up.
+        """
+        return None
 
     @property
     def pull(self) -> float:
@@ -200,47 +118,39 @@ class ServerState:
 
 
 @dataclass(frozen=True)
-class Updates:
-    """What arrived from m clients, stacked: every tensor has a leading axis m.
+class Cohort:
+    """The m clients of a round before they train."""
 
-    They lie in memory that is used again when nobody refers to it any more: a rule clones the rows that it keeps.
-    """
-
-    w: Tensor
-    """[m, D], the weights that came back."""
-    start: Tensor
-    """[m, D], the global model each started from."""
     samples: Tensor
     """[m, 1]"""
-    epochs: Tensor
-    """[m, 1], local epochs really done."""
-    steps: Tensor
-    """[m, 1], local SGD steps really done."""
     lr: Tensor
-    """[m, E], the learning rates used; those behind a client's last epoch say nothing."""
+    """[E], the learning rates of a full job as the experiment has them."""
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What goes down to the clients of a round beside the weights."""
+
+    shared: Message = field(default_factory=dict)
+    """The same for all."""
+    each: Message = field(default_factory=dict)
+    """[m, ...], a row a client."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What m clients say in a survey."""
+
     messages: Message
-    layout: Layout
-    momentum: float = 0.0
-    """Of local training."""
-    pull: float = 0.0
-    """`ClientRule.pull`"""
+    """[m, ...]"""
+    sums: Message
+    """`Job.sums`, added up over all clients."""
+    epochs: Tensor
+    """[m, 1], of a job of theirs."""
 
-    @property
-    def delta(self) -> Tensor:
-        """[m, D], new minus old."""
-        return self.w - self.start
 
-    @property
-    def length(self) -> Tensor:
-        """[m, 1], as `Job.length`, but of the gradients alone: a pull shortens the path."""
-        return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
-
-    def shares(self, weighting: Weighting = "samples") -> Tensor:
-        """[m], each client's share in a mean over those that arrived."""
-        samples = self.samples[:, 0].double()
-        if weighting == "uniform":
-            samples = torch.ones_like(samples)
-        return (samples / samples.sum()).to(self.w.dtype)
+Plan = Generator[Brief, Answers, tuple["ServerState", Brief]]
+"""Yields what goes down for a survey and is sent the answers; returns the new state and what goes down for training."""
 
 
 class ServerRule(Section):
@@ -259,6 +169,11 @@ class ServerRule(Section):
         """What goes down beside the weights."""
         return {}
 
+    def plan(self, state: ServerState, cohort: Cohort) -> Plan:
+        """Before a round's training: may ask its clients as often as it likes (`ClientRule.survey`)."""
+        return state, Brief()
+        yield
+
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The state after a barrier, and the weight [m] that each update was given."""
         raise NotImplementedError
@@ -266,3 +181,7 @@ class ServerRule(Section):
     def evaluated(self, state: ServerState) -> Tensor:
         """The weights that are tested and handed to the user."""
         return state.w
+
+    def report(self, state: ServerState) -> Message:
+        """Numbers of the last round that a user wants to see: a row of `rounds.jsonl`."""
+        return {}

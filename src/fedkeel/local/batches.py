@@ -109,12 +109,12 @@ class Batches:
             samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
             yield Batch(epochs, places, sizes, bool((sizes != sizes[0]).any()), *self._fetch(samples))
 
-    def whole(self, count: int) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        """All samples of the first so many clients, as they lie, a mini-batch at a time: (sizes [k], x, y).
+    def whole(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        """All samples of these clients of the stack, as they lie, a mini-batch at a time: (sizes [k], x, y).
 
         Who has no more gets size 0; what fills the rows up belongs to nobody.
         """
-        sizes, own, each = self._sizes[:count], self._own[:count], int(self._batch[:count].max())
+        sizes, own, each = self._sizes[rows], self._own[rows], int(self._batch[rows].max())
         for first in range(0, int(sizes.max()), each):
             places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
             samples = torch.from_numpy(self._data.assignment.indices[own + places])

@@ -16,7 +16,7 @@ from fedkeel.data.partition import Assignment
 from fedkeel.experiment import ExecutorSettings
 from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Columns, Order
+from fedkeel.local.orders import SUM, Columns, Order
 
 SHAPES = 32
 """Sizes of mini-batches that are tried: all that occur, or so many of them from the smallest to the largest."""
@@ -101,7 +101,8 @@ def _difference(got: Columns, expected: Columns, orders: Sequence[Order]) -> str
             return f"its {name} is {list(a.shape)} of {a.dtype} instead of {list(b.shape)} of {b.dtype}"
         if name == "w":  # what counts is how far a client moves
             a, b = a - orders[0].start, b - orders[0].start
-        a, b = (each.reshape(len(orders), -1).double() for each in (a, b))
+        rows = 1 if name.startswith(SUM) else len(orders)
+        a, b = (each.reshape(rows, -1).double() for each in (a, b))
         if not bool(((a - b).norm(dim=1) <= tolerance * (b.norm(dim=1) + 1e-6)).all()):
             return f"its {name} after one step deviates by up to {float((a - b).abs().max()):.2g} from plain autograd"
     return None

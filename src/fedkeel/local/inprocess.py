@@ -11,7 +11,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.memory import Lender
-from fedkeel.local.orders import Columns, Order, Score, Trained
+from fedkeel.local.orders import Columns, Order, Score, Trained, add, divided
 from fedkeel.local.trainers import Trainer, plan
 
 
@@ -32,12 +32,14 @@ class InProcess:
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         """What became of these orders, in their order; with `limit`, after so many steps."""
         columns: Columns = {}
+        sums: Columns = {}
         for rows in plan(orders, self._data, self._local, self._stack):
             room = columns["w"][span] if columns and (span := consecutive(rows)) else None
-            part = self._trainer([orders[row] for row in rows], limit, room)
+            part, more = divided(self._trainer([orders[row] for row in rows], limit, room))
+            sums = add(sums, more)
             columns = columns or self._room(part, orders)
             put(part, rows, columns)
-        return Trained(columns)
+        return Trained(columns | sums)
 
     def _room(self, part: Columns, orders: Sequence[Order]) -> Columns:
         """Columns for all orders, of the kinds that one part of them has."""

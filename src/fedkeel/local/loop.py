@@ -26,6 +26,8 @@ class Step:
     """The epoch, or that of each client [k]."""
     active: int | None = None
     """Of a stack, the first so many clients have a mini-batch; the others are done."""
+    begins: bool = False
+    """Whether an epoch begins with it, for any client."""
 
 
 class TrainingOracle(Oracle, Protocol):
@@ -69,7 +71,7 @@ def train(
     if begun.buffers is not given.buffers:
         oracle.restore(begun.buffers)
     # A rule that keeps to a course needs no gradient in its hands: an oracle may make the whole step at once.
-    plain = type(rule).step is ClientRule.step and not momentum
+    plain = (type(rule).step is ClientRule.step or rule.watches_epochs) and not momentum
     descend = getattr(oracle, "descend", None) if plain else None
     w = job.start
     velocity: Tensor | None = None
@@ -84,12 +86,14 @@ def train(
         old = new = w if step.active in (None, len(w)) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
             new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if room is None else room
-        if step.epochs is not epoch or (step.active or 1) != len(rate):
+        watched = descend is None or (rule.watches_epochs and step.begins)
+        direction = rule.step(job, old, oracle) if watched else None
+        if step.epochs is not epoch or (step.active or 1) != len(rate):  # after the rule, which may set an epoch's rate
             epoch, rate = step.epochs, _rate(job.lr, step.epochs)
-        if descend is not None:
+        if direction is None:
+            assert descend is not None
             descend(old, rate, new, job.course)
             continue
-        direction = rule.step(job, old, oracle)
         if momentum:
             velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
             direction = velocity

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.rules import Message
-from fedkeel.errors import DivergenceError
+from fedkeel.errors import DivergenceError, FedkeelError
 
 
 @dataclass(slots=True)
@@ -28,10 +28,16 @@ class Order:
     """[epochs]"""
     received: Message
     kept: Message
+    survey: bool = False
+    """Whether it is the answer to a survey, not training."""
 
 
 Columns = dict[str, Tensor]
-"""Named tensors with one row an order: see `Trained`; messages are called `message/...`, kept state `kept/...`."""
+"""Named tensors with one row an order: see `Trained`; messages are called `message/...`, kept state `kept/...`.
+
+Beside them `sum/...`, which have no rows: they belong to all orders together.
+"""
+SUM = "sum/"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,11 @@ class Trained:
         """What the clients keep."""
         return _below("kept/", self.columns)
 
+    @property
+    def sums(self) -> Message:
+        """`Job.sums`, added up over all orders."""
+        return _below(SUM, self.columns)
+
 
 def _below(prefix: str, columns: Columns) -> Message:
     return {name.removeprefix(prefix): tensor for name, tensor in columns.items() if name.startswith(prefix)}
@@ -90,6 +101,8 @@ def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
     whole = parts[0][0]
     if len(parts) == len(whole.w) and all(part is whole and row == i for i, (part, row) in enumerate(parts)):
         return whole
+    if whole.sums:
+        raise FedkeelError("the client rule sends sums over all clients, which cannot be taken apart again")
     return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
 
 
@@ -110,6 +123,24 @@ class Score:
 
     accuracy: float
     loss: float
+
+
+def divided(part: Columns) -> tuple[Columns, Columns]:
+    """(What has a row an order, what is a sum over all of them)."""
+    sums = {name: tensor for name, tensor in part.items() if name.startswith(SUM)}
+    return {name: tensor for name, tensor in part.items() if name not in sums}, sums
+
+
+def add(sums: Columns, more: Columns) -> Columns:
+    """Both together; the first may be empty."""
+    if not sums:
+        return more
+    if sums.keys() != more.keys() or any(tensor.shape != more[name].shape for name, tensor in sums.items()):
+        raise FedkeelError(
+            f"the client rule sends sums {sorted(sums)} for some clients and {sorted(more)} for others, or in other "
+            "shapes; accepted: the same for all"
+        )
+    return {name: tensor + more[name] for name, tensor in sums.items()}
 
 
 class Executor(Protocol):

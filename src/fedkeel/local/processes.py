@@ -25,7 +25,7 @@ from fedkeel.experiment import LocalSettings
 from fedkeel.local import worker
 from fedkeel.local.evaluation import BATCH, Evaluator, score
 from fedkeel.local.memory import CAN_SHARE, Lender, Parcel
-from fedkeel.local.orders import Columns, Order, Score, Trained
+from fedkeel.local.orders import SUM, Columns, Order, Score, Trained
 from fedkeel.local.trainers import Trainer, plan
 from fedkeel.local.worker import (
     LESS_MEMORY,
@@ -86,9 +86,10 @@ class Processes:
         replies = self._ask(TrainRequest(inputs, slips, stacks, limit, outputs), doing)
         held = reduce(agreed, (reply.held for reply in replies))
         if held:
-            more, rest = self._lender.lend({n: ((len(orders), *shape), dtype) for n, (shape, dtype) in held.items()})
+            rows = {name: self._count if name.startswith(SUM) else len(orders) for name in held}
+            more, rest = self._lender.lend({n: ((rows[n], *shape), dtype) for n, (shape, dtype) in held.items()})
             self._ask(DeliverRequest(more), [])
-            columns |= rest
+            columns |= {name: tensor.sum(0) if name.startswith(SUM) else tensor for name, tensor in rest.items()}
         return Trained(columns)
 
     def _numbers(self, orders: Sequence[Order]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -126,6 +127,7 @@ class Processes:
             lr=[name(order.lr) for order in orders],
             received=messages([order.received for order in orders]),
             kept=messages([order.kept for order in orders]),
+            survey=[order.survey for order in orders],
         )
         return self._send(tensors), slips
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedkeel.local.gradients.vmapped import VmappedGradient
 from fedkeel.local.loop import train
 from fedkeel.local.oracles.client import ClientOracle
 from fedkeel.local.oracles.stack import Gradient, StackOracle
-from fedkeel.local.orders import Columns, Order
+from fedkeel.local.orders import Columns, Order, add, divided
 from fedkeel.params import FlatModel, Layout
 
 
@@ -55,13 +55,16 @@ class OneByOne:
     def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
         """One row an order; leaves torch's global generators as it found them."""
         with torch.random.fork_rng(devices=[self._model.w.device] if self._model.w.is_cuda else []):
-            rows = [self._train(order, limit) for order in orders]
+            parts = [divided(self._train(order, limit)) for order in orders]
+        rows = [row for row, _ in parts]
         rates = {"lr": _rates([row.pop("lr") for row in rows])}
-        return rates | {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        sums = reduce(add, (sums for _, sums in parts))
+        return rates | {name: torch.stack([row[name] for row in rows]) for name in rows[0]} | sums
 
     def _train(self, order: Order, limit: int | None) -> Columns:
         self._model.load(order.start, order.buffers)
         batches = Batches(self._data, self._local, self._seed, [order.round], [order.client], [order.epochs])
+        rule = _rule(self._rule, order)
         where = self._seed, order.round, order.client
         oracle = ClientOracle(self._model, batches, self._local, *where, self._moving)
         number = partial(torch.tensor, device=order.start.device)
@@ -78,13 +81,14 @@ class OneByOne:
             received=order.received,
             kept=order.kept,
         )
-        outcome = train(job, self._rule, oracle, limit)
+        outcome = train(job, rule, oracle, limit)
         columns = _columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss)[0], torch.tensor(batches.steps[0]))
         return {
             **columns,
             "buffers": self._model.buffers,
             **_named("message", outcome.message),
             **_named("kept", outcome.kept),
+            **_named("sum", outcome.job.sums),
         }
 
 
@@ -132,19 +136,30 @@ class Stacked:
             received=_stacked([o.received for o in orders]),
             kept=_stacked([o.kept for o in orders]),
         )
-        outcome = train(job, self._rule, oracle, limit, room)
+        rule = _rule(self._rule, orders[0])
+        outcome = train(job, rule, oracle, limit, room)
         for name, tensor in {**outcome.message, **outcome.kept}.items():
             if tensor.dim() == 0 or len(tensor) != len(orders):
                 raise FedkeelError(
-                    f"{type(self._rule).__name__}: {name} has shape {list(tensor.shape)} for a stack of "
+                    f"{type(rule).__name__}: {name} has shape {list(tensor.shape)} for a stack of "
                     f"{len(orders)} clients; accepted: one row a client"
                 )
         return {
-            **_columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss), torch.from_numpy(batches.steps)),
+            **_columns(outcome.w, _used(outcome.job), torch.from_numpy(oracle.loss), torch.from_numpy(batches.steps)),
             "buffers": job.buffers,
             **_named("message", outcome.message),
             **_named("kept", outcome.kept),
+            **_named("sum", outcome.job.sums),
         }
+
+
+def _rule(rule: ClientRule, order: Order) -> ClientRule:
+    """By which an order is to be done."""
+    if not order.survey:
+        return rule
+    if rule.survey is None:
+        raise FedkeelError(f"{type(rule).__name__} answers no survey")
+    return rule.survey
 
 
 def _moving(rule: ClientRule, layout: Layout, like: Tensor) -> Tensor | None:
@@ -165,6 +180,11 @@ def _together(tensors: Sequence[Tensor]) -> Tensor:
     """One row each, without a copy where all are the same tensor."""
     first = tensors[0]
     return first.expand(len(tensors), *first.shape) if all(t is first for t in tensors) else torch.stack([*tensors])
+
+
+def _used(job: Job) -> Tensor:
+    """[C, most epochs], the rates of a stack, zero behind a client's last epoch."""
+    return torch.where(torch.arange(job.lr.shape[1], device=job.lr.device) < job.epochs, job.lr, 0.0)
 
 
 def _rates(lr: Sequence[Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.inprocess import consecutive, put
 from fedkeel.local.memory import Parcel, Reader
-from fedkeel.local.orders import Columns, Order
+from fedkeel.local.orders import SUM, Columns, Order, add, divided
 from fedkeel.local.trainers import Trainer
 
 TICKET = struct.Struct("<i")
@@ -42,6 +42,7 @@ class Slips:
     lr: Sequence[str]
     received: Sequence[dict[str, str]]
     kept: Sequence[dict[str, str]]
+    survey: Sequence[bool]
 
     def order(self, row: int, tensors: dict[str, Tensor]) -> Order:
         """As it was dispatched."""
@@ -55,6 +56,7 @@ class Slips:
             lr=tensors[self.lr[row]],
             received={name: tensors[place] for name, place in self.received[row].items()} if self.received else {},
             kept={name: tensors[place] for name, place in self.kept[row].items()} if self.kept else {},
+            survey=self.survey[row],
         )
 
 
@@ -95,7 +97,8 @@ class Done:
     """What a worker has to say afterwards."""
 
     held: Kinds | None = None
-    """What the rule sends and keeps: held back until there is room for it. Nothing if no stack was drawn."""
+    """What the rule sends and keeps: held back until there is room for it. Nothing if no stack was drawn.
+    Sums have no rows; each worker has its own, of what it drew."""
     sums: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Of each batch that was tested."""
 
@@ -172,6 +175,7 @@ class _Worker:
         self._evaluator = evaluator
         self._reader = Reader()
         self._held: list[tuple[Sequence[int], Columns]] = []
+        self._sums: Columns = {}
 
     def serve(self, request: Request) -> Done:
         match request:
@@ -180,8 +184,10 @@ class _Worker:
             case DeliverRequest():
                 columns = self._reader.tensors(request.outputs)
                 for rows, part in self._held:
-                    put(part, rows, columns)
-                self._held = []
+                    put(part, rows, {name: columns[name] for name in part})
+                for name in (name for name in columns if name.startswith(SUM)):
+                    columns[name][self._post.number] = self._sums.get(name, 0.0)
+                self._held, self._sums = [], {}
                 return Done()
             case TestRequest():
                 inputs = self._reader.tensors(request.inputs)
@@ -201,15 +207,18 @@ class _Worker:
     def _train(self, request: TrainRequest) -> Done:
         inputs = self._reader.tensors(request.inputs)
         outputs = self._reader.tensors(request.outputs)
-        self._held = []
+        self._held, self._sums = [], {}
         held: Kinds | None = None
         for ticket in self._draw():
             rows = request.stacks[ticket]
             room = outputs["w"][span] if (span := consecutive(rows)) else None
-            part = self._trainer([request.slips.order(row, inputs) for row in rows], request.limit, room)
+            part, sums = divided(self._trainer([request.slips.order(row, inputs) for row in rows], request.limit, room))
+            self._sums = add(self._sums, sums)
             put({name: part.pop(name) for name in outputs}, rows, outputs)
             self._held.append((rows, part))
-            held = agreed(held, {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in part.items()})
+            kinds = {name: (tuple(tensor.shape[1:]), tensor.dtype) for name, tensor in part.items()}
+            kinds |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sums.items()}
+            held = agreed(held, kinds)
         return Done(held)
 
 

@@ -1,4 +1,4 @@
-"""The folder of one run: experiment.yaml, history.jsonl, clients.jsonl, summary.json, model.safetensors."""
+"""The folder of one run: experiment.yaml, history, clients and rounds.jsonl, summary.json, model.safetensors."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self.path.mkdir(parents=True, exist_ok=True)
             self._history: TextIO = (self.path / "history.jsonl").open("x", encoding="utf-8")  # only one can
             self._clients: TextIO = (self.path / "clients.jsonl").open("w", encoding="utf-8")
+            self._rounds: TextIO = (self.path / "rounds.jsonl").open("w", encoding="utf-8")
             self._write("experiment.yaml", experiment.to_yaml())
         except FileExistsError:
             raise _taken(self.path) from None
@@ -56,8 +57,12 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Write down one round."""
         self._clients.writelines(_lines(end.arrivals.columns))
         self._clients.flush()
+        self._rounds.write(_line({"round": end.round, "train_loss": end.train_loss, **end.report}))
+        self._rounds.flush()
         if end.evaluation is not None:
-            self._history.write(_line(vars(end.evaluation)))
+            self._history.write(
+                _line({name: value for name, value in vars(end.evaluation).items() if value is not None})
+            )
             self._history.flush()
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
@@ -80,6 +85,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def __exit__(self, *_: object) -> None:
         self._history.close()
         self._clients.close()
+        self._rounds.close()
 
     def _write(self, name: str, text: str) -> None:
         partial = self.path / f"{name}.partial"

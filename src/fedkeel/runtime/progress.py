@@ -27,6 +27,8 @@ class Evaluation:
     bytes_down: int
     updates: int
     """Uploads aggregated."""
+    local_accuracy: dict[str, float] | None = None
+    """Of the participants' models as they came back, on the whole test set (`evaluate_local`)."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class RoundEnd:
     """Real ones: dispatch, local training and aggregation, without evaluation."""
     train_loss: float
     arrivals: Arrivals
+    report: dict[str, Any]
+    """What the server rule says of the round (`ServerRule.report`)."""
     evaluation: Evaluation | None
 
 

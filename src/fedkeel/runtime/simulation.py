@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel import streams
-from fedkeel.algorithms.rules import Message, Updates, nbytes
+from fedkeel.algorithms.rules import Cohort, Message, Updates, nbytes
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import DivergenceError
 from fedkeel.experiment import Experiment
@@ -22,6 +22,7 @@ from fedkeel.local.orders import Executor, Order, Score, Trained, gather, refuse
 from fedkeel.params import FlatModel, Part
 from fedkeel.runtime.clients import client_scores, mean_score
 from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd, readable
+from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
 
 ARRIVES, BEGINS = 0, 1  # what comes first at one instant
 _WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
@@ -42,6 +43,8 @@ class _Flight:
     version: int
     dispatched: float
     bytes_down: int
+    bytes_up: int
+    """In surveys before it."""
 
 
 class Simulation:
@@ -81,6 +84,7 @@ class Simulation:
         self._waiting = 0
         self._begun = 0.0
         self._arrived: list[tuple[_Flight, float]] = []
+        self._draws: NDArray[np.int64] | None = None
 
     def _bytes(self, part: Part) -> int:
         """What a part of the model weighs on the wire."""
@@ -113,46 +117,60 @@ class Simulation:
 
     def first_orders(self) -> list[Order]:
         """What the first round will dispatch, for an executor to look at beforehand; this simulation is spent."""
-        self._begin(1)
+        self._begin(1, trial=True)
         return self._pending
 
-    def _begin(self, round: int) -> None:
+    def _begin(self, round: int, trial: bool = False) -> None:
+        """Draw clients, ask them what the server wants to know, and dispatch their jobs; in a trial, ask in passing."""
         self._begun = perf_counter()
+        chosen = self._draw(round)
+        local, sizes = self.experiment.local, self.data.sizes[chosen]
+        rate = local.lr * local.lr_decay ** (round - 1)
+        lr = torch.full((local.epochs,), rate, dtype=self.state.w.dtype, device=self.state.w.device)
+        orders = self._orders(chosen, round, lr)
+        surveys = Surveys(self.client_rule.survey, orders, self.executor, trial)
+        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr)
+        self.state, brief = follow(self.rule.plan(self.state, cohort), surveys)
+        delay = surveys.count * self.fleet.job_seconds(surveys.work(sizes, local)).max()
+        seconds = delay + self.fleet.job_seconds(sizes * local.epochs)  # who runs out of time has used it
+        self._waiting, self._arrived = len(orders), []
+        for row, (order, more) in enumerate(zip(orders, rows(brief, len(orders)), strict=True)):
+            order.received = {**order.received, **more} if more else order.received
+            down = self._down + nbytes(order.received) + int(surveys.bytes_down[row])
+            self.bytes_down += down
+            flight = _Flight(order, self.version, self.queue.now, down, int(surveys.bytes_up[row]))
+            self.queue.schedule(self.queue.now + float(seconds[row]), (ARRIVES, order.client), flight)
+            self._pending.append(order)
+
+    def _draw(self, round: int) -> NDArray[np.int64]:
+        """The clients of a round, ascending; who is drawn again works once."""
         rng = streams.generator(self.experiment.seed, "sampling", round)
         count = min(self.experiment.participants, len(self._eligible))
-        chosen = np.sort(rng.choice(self._eligible, count, replace=False))
-        local = self.experiment.local
-        lr = torch.full(
-            (local.epochs,),
-            local.lr * local.lr_decay ** (round - 1),
-            dtype=self.state.w.dtype,
-            device=self.state.w.device,
-        )
-        seconds = self.fleet.job_seconds(self.data.sizes[chosen] * local.epochs)
-        self._waiting = count
-        self._arrived = []
-        for client, lasts in zip(chosen.tolist(), seconds.tolist(), strict=True):
-            self._dispatch(client, round, lr, lasts)
+        if self.experiment.sampling == "uniform":
+            return np.sort(rng.choice(self._eligible, count, replace=False))
+        sizes = self.data.sizes[self._eligible]
+        drawn = rng.choice(self._eligible, count, p=sizes / sizes.sum())
+        chosen, self._draws = np.unique(drawn, return_counts=True)
+        return chosen
 
-    def _dispatch(self, client: int, round: int, lr: Tensor, seconds: float) -> None:
-        received = self.rule.send(self.state, client)
-        self._jobs += 1
-        order = Order(
-            self._jobs,
-            client,
-            round,
-            self.experiment.local.epochs,
-            self.state.w,
-            self.buffers,
-            lr,
-            received,
-            self._kept.get(client, self._initial),
-        )
-        down = self._down + nbytes(received)
-        self.bytes_down += down
-        flight = _Flight(order, self.version, self.queue.now, down)
-        self.queue.schedule(self.queue.now + seconds, (ARRIVES, client), flight)
-        self._pending.append(order)
+    def _orders(self, clients: NDArray[np.int64], round: int, lr: Tensor) -> list[Order]:
+        done = self.fleet.epochs_done(len(lr), clients, self.experiment.seed, round)
+        rates = {epochs: lr[:epochs] if epochs < len(lr) else lr for epochs in done.tolist()}
+        first, self._jobs = self._jobs + 1, self._jobs + len(clients)
+        return [
+            Order(
+                job=first + row,
+                client=client,
+                round=round,
+                epochs=epochs,
+                start=self.state.w,
+                buffers=self.buffers,
+                lr=rates[epochs],
+                received=self.rule.send(self.state, client),
+                kept=self._kept.get(client, self._initial),
+            )
+            for row, (client, epochs) in enumerate(zip(clients.tolist(), done.tolist(), strict=True))
+        ]
 
     def _collect(self, orders: list[Order]) -> Trained:
         """The results of orders; computes all pending ones if they are not there yet."""
@@ -182,7 +200,8 @@ class Simulation:
         samples = self.data.sizes[[order.client for order in orders]]
         weights = self._aggregate(orders, samples, trained)
         self.round_seconds.append(perf_counter() - self._begun)
-        up = (self._up + self.client_rule.weigh(trained.messages, len(orders))).tolist()
+        sent = uploaded(self.client_rule, trained).numpy() + [flight.bytes_up for flight, _ in self._arrived]
+        up = (self._up + sent).tolist()
         arrivals = self._arrivals(samples.tolist(), trained, weights, up)
         self.bytes_up += sum(up)
         self.updates += len(orders)
@@ -196,7 +215,8 @@ class Simulation:
             seconds=self.round_seconds[-1],
             train_loss=train_loss,
             arrivals=arrivals,
-            evaluation=self._evaluate(round, train_loss, started),
+            report={name: tensor.tolist() for name, tensor in self.rule.report(self.state).items()},
+            evaluation=self._evaluate(round, train_loss, trained, started),
         )
 
     def _aggregate(self, orders: list[Order], samples: NDArray[np.int64], trained: Trained) -> list[float]:
@@ -211,6 +231,9 @@ class Simulation:
             lr=trained.lr,
             messages=trained.messages,
             layout=self.layout,
+            sums=trained.sums,
+            asked=self.experiment.local.epochs,
+            draws=None if self._draws is None else torch.from_numpy(self._draws).to(trained.w.device),
             momentum=self.experiment.local.momentum,
             pull=self.client_rule.pull,
         )
@@ -220,8 +243,8 @@ class Simulation:
             self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
         if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
-            shares = updates.samples[:, 0].double()
-            self.buffers = shares / shares.sum() @ trained.buffers
+            counts = updates.samples[:, 0] if updates.draws is None else updates.draws
+            self.buffers = counts.double() / counts.sum() @ trained.buffers
         return list(weights.tolist())
 
     def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: list[int]) -> Arrivals:
@@ -246,7 +269,7 @@ class Simulation:
             }
         )
 
-    def _evaluate(self, round: int, train_loss: float, started: float) -> Evaluation | None:
+    def _evaluate(self, round: int, train_loss: float, trained: Trained, started: float) -> Evaluation | None:
         if round % self.experiment.evaluate_every and round != self.experiment.rounds:
             return None
         assert self.executor is not None
@@ -270,7 +293,15 @@ class Simulation:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             updates=self.updates,
+            local_accuracy=self._local_accuracy(trained) if self.experiment.evaluate_local else None,
         )
+
+    def _local_accuracy(self, trained: Trained) -> dict[str, float]:
+        """Of the participants' models as they came back, on the whole test set."""
+        assert self.executor is not None
+        scores = [self.executor.evaluate(w, b).accuracy for w, b in zip(trained.w, trained.buffers, strict=True)]
+        known = np.array(scores)
+        return {"mean": known.mean(), "std": known.std(), "lowest": known.min(), "highest": known.max()}
 
     def own(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers): the global one, unless the method has others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -38,7 +39,13 @@ class ClientOracle(BatchOracle):
         assert isinstance(batch.epochs, int)
         assert isinstance(batch.places, int)
         self._dropout = (streams.key(self._seed, "dropout", *self._where, batch.epochs) >> 1) ^ batch.places
-        return Step(batch.epochs)
+        return Step(batch.epochs, begins=batch.places == 0)
+
+    @property
+    def begins(self) -> Tensor:
+        """[1], the epoch that begins with the current mini-batch, or -1."""
+        batch = self._current()
+        return torch.tensor([batch.epochs if batch.places == 0 else -1], device=batch.x.device)
 
     @property
     def buffers(self) -> Tensor:
@@ -87,11 +94,11 @@ class ClientOracle(BatchOracle):
             self._model.load(w, kept)
         return loss.detach(), torch.cat([p.reshape(-1) for p in parts])
 
-    def full_grad(self, w: Tensor) -> Tensor:
+    def full_grad(self, w: Tensor, rows: Tensor | None = None) -> Tensor:
         """Gradient [D] of the mean loss of all the client's samples, clipped, plus weight decay."""
         g = torch.zeros_like(w)
         dropout = self._dropout
-        for number, (sizes, x, y) in enumerate(self._batches.whole(1)):
+        for number, (sizes, x, y) in enumerate(self._batches.whole(np.arange(1))):
             self._dropout = (streams.key(self._seed, "full gradient", *self._where) >> 1) ^ number
             g += self._autograd(w, x[0], y[0], False)[1] * (sizes[0] / self._batches.sizes[0])
         self._dropout = dropout
@@ -116,7 +123,7 @@ class ClientOracle(BatchOracle):
         """(Mean features [classes, F] of each class, samples of each [classes]), in evaluation mode."""
         buffers = self._model.buffers
         sums, counts = torch.zeros((), dtype=w.dtype), torch.zeros((), dtype=w.dtype)
-        for sizes, x, y in self._batches.whole(1):
+        for sizes, x, y in self._batches.whole(np.arange(1)):
             more, seen = self._class_sums(self._features(w, buffers, x[0])[None], y, sizes)
             sums, counts = sums + more[0], counts + seen[0]
         return sums / counts.clamp(min=1)[:, None], counts

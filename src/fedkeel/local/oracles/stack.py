@@ -56,9 +56,17 @@ class StackOracle(BatchOracle):
         if batch.ragged or self._ragged or self._weights is None or self._weights.shape != batch.y.shape:
             self._ragged = batch.ragged
             self._weights = _weights(batch.sizes, batch.sizes, batch.y)
+        begins = bool(np.any(np.equal(batch.places, 0)))
         if isinstance(batch.epochs, int):
-            return Step(batch.epochs, len(batch.sizes))
-        return Step(torch.from_numpy(batch.epochs).to(batch.x.device), len(batch.sizes))
+            return Step(batch.epochs, len(batch.sizes), begins)
+        return Step(torch.from_numpy(batch.epochs).to(batch.x.device), len(batch.sizes), begins)
+
+    @property
+    def begins(self) -> Tensor:
+        """[k, 1], the epoch that begins with each client's current mini-batch, or -1."""
+        batch = self._current()
+        begins = np.where(np.equal(batch.places, 0), batch.epochs, -1)
+        return torch.from_numpy(np.broadcast_to(begins, (len(batch.sizes),)).copy()).to(batch.x.device)[:, None]
 
     def _mean(self, w: Tensor) -> Tensor:
         """The weights [k, b] that make a sum over samples the mean of a client's own."""
@@ -88,11 +96,12 @@ class StackOracle(BatchOracle):
         self._count(losses)
         return self._finish(g, w)
 
-    def full_grad(self, w: Tensor) -> Tensor:
+    def full_grad(self, w: Tensor, rows: Tensor | None = None) -> Tensor:
         """Gradients [k, D] of the mean losses of all the clients' samples, clipped, plus weight decay."""
         g = torch.zeros_like(w, memory_format=torch.contiguous_format)
-        for sizes, x, y in self._batches.whole(len(w)):
-            g += self._gradient(w, x, y, _weights(sizes, self._batches.sizes[: len(w)], y).to(w.dtype))[1]
+        chosen = np.arange(len(w)) if rows is None else rows.cpu().numpy()
+        for sizes, x, y in self._batches.whole(chosen):
+            g += self._gradient(w, x, y, _weights(sizes, self._batches.sizes[chosen], y).to(w.dtype))[1]
         return self._finish(g, w)
 
     def features(self, w: Tensor, buffers: Tensor) -> Tensor:
@@ -102,7 +111,7 @@ class StackOracle(BatchOracle):
     def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """(Mean features [k, classes, F] of each class, samples of each [k, classes])."""
         sums, counts = torch.zeros((), dtype=w.dtype), torch.zeros((), dtype=w.dtype)
-        for sizes, x, y in self._batches.whole(len(w)):
+        for sizes, x, y in self._batches.whole(np.arange(len(w))):
             more, seen = self._class_sums(self._vmapped().features(w, x), y, sizes)
             sums, counts = sums + more, counts + seen
         return sums / counts.clamp(min=1)[..., None], counts

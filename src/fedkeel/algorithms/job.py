@@ -1,0 +1,129 @@
+"""What a client was asked to do, and what came back to the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.course import Course
+from fedkeel.algorithms.messages import Message, Weighting
+from fedkeel.algorithms.path import path_length
+from fedkeel.params import Layout
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a client, or a stack of clients, was asked to do."""
+
+    round: Tensor
+    """[..., 1], the round in which the server dispatched it."""
+    start: Tensor
+    """[..., D], the weights that training starts from: the global model as sent, unless `begin` says otherwise."""
+    buffers: Tensor
+    """[..., B], the batch-norm statistics that it starts with."""
+    epochs: Tensor
+    """[..., 1], local epochs to train."""
+    steps: Tensor
+    """[..., 1], mini-batches in these epochs."""
+    lr: Tensor
+    """[..., E], the learning rate of each local epoch; E is the most epochs of any client in the stack."""
+    momentum: float
+    samples: Tensor
+    """[..., 1], the size of the client's training data."""
+    layout: Layout
+    received: Message
+    """What the server sent along (`ServerRule.send`)."""
+    kept: Message
+    """The client's own state: `ClientRule.initial`, then what its last job kept."""
+    course: Course = field(default_factory=Course)
+    """What the direction is made of beside the gradient; set in `begin`."""
+    carry: dict[str, Tensor] = field(default_factory=dict)
+    """Scratch that a rule carries from step to step."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """What goes up as a sum over clients and has no client axis: set in `begin`, added to by `exact_sum`."""
+
+    @property
+    def length(self) -> Tensor:
+        """[..., 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
+
+        (start - w) / length is the mean direction, whatever the number of steps; a pull is part of that direction.
+        """
+        return path_length(self.lr, self.epochs, self.steps, self.momentum)
+
+    def first(self, count: int) -> Job:
+        """The first so many clients of a stack, as views."""
+        return replace(
+            self,
+            round=self.round[:count],
+            start=self.start[:count],
+            buffers=self.buffers[:count],
+            epochs=self.epochs[:count],
+            steps=self.steps[:count],
+            lr=self.lr[:count],
+            samples=self.samples[:count],
+            received=_first(self.received, count),
+            kept=_first(self.kept, count),
+            course=self.course.first(count),
+            carry=_first(self.carry, count),
+        )
+
+
+def _first(message: Message, count: int) -> dict[str, Tensor]:
+    return {name: tensor[:count] for name, tensor in message.items()}
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What arrived from m clients, stacked: every tensor has a leading axis m.
+
+    They lie in memory that is used again when nobody refers to it any more: a rule clones the rows that it keeps.
+    """
+
+    w: Tensor
+    """[m, D], the weights that came back."""
+    start: Tensor
+    """[m, D], the global model each started from."""
+    samples: Tensor
+    """[m, 1]"""
+    epochs: Tensor
+    """[m, 1], local epochs really done."""
+    steps: Tensor
+    """[m, 1], local SGD steps really done."""
+    lr: Tensor
+    """[m, E], the learning rates used; those behind a client's last epoch say nothing."""
+    messages: Message
+    layout: Layout
+    sums: Message = field(default_factory=dict)
+    """`Job.sums`, added up over all clients."""
+    asked: int | None = None
+    """Local epochs that everybody was asked for, if not what the busiest did."""
+    draws: Tensor | None = None
+    """[m], how often each was drawn, where clients are drawn with replacement."""
+    momentum: float = 0.0
+    """Of local training."""
+    pull: float = 0.0
+    """`ClientRule.pull`"""
+
+    @property
+    def delta(self) -> Tensor:
+        """[m, D], new minus old."""
+        return self.w - self.start
+
+    @property
+    def length(self) -> Tensor:
+        """[m, 1], as `Job.length`, but of the gradients alone: a pull shortens the path."""
+        return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
+
+    def shares(self, weighting: Weighting = "samples") -> Tensor:
+        """[m], each client's share in a mean over those that arrived.
+
+        Who was drawn with replacement was drawn in proportion to its samples, and counts as often as it was drawn.
+        """
+        samples = self.samples[:, 0].double()
+        if self.draws is not None:
+            samples = self.draws.to(samples)
+        elif weighting == "uniform":
+            samples = torch.ones_like(samples)
+        return (samples / samples.sum()).to(self.w.dtype)

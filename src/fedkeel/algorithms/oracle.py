@@ -1,0 +1,57 @@
+"""What a client's data says: the only way in which a rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+Penalty = Callable[..., Tensor]
+"""`penalty(features, *given)` [b]: what is added to the loss of each of a mini-batch's samples."""
+
+
+class Oracle(Protocol):
+    """What a client's data says about weights `w`; in `step`, one mini-batch is current.
+
+    Every answer is a new tensor that the rule may change.
+    """
+
+    def grad(self, w: Tensor, at: Tensor | None = None) -> Tensor:
+        """Gradient of the current mini-batch's mean loss at `at` (or `w`), clipped, plus weight decay of `w`."""
+        ...
+
+    def loss_grad(self, w: Tensor) -> Tensor:
+        """The same at `w` as it is: neither clipped nor decayed."""
+        ...
+
+    def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
+        """As `grad`, with a penalty on the features that the head sees; `given` [..., b, F] has a row a sample."""
+        ...
+
+    def features(self, w: Tensor, buffers: Tensor) -> Tensor:
+        """[..., b, F], what the head sees of the current mini-batch, in evaluation mode and without a gradient."""
+        ...
+
+    def full_grad(self, w: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Gradient of the mean loss of all the client's samples, clipped, plus weight decay; leaves statistics alone.
+
+        `w` belongs to the first clients of a stack, or to those whose places are `rows`.
+
+        Mini-batch by mini-batch in training mode, so that batch norm and dropout see what they see in training.
+        """
+        ...
+
+    def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """(Mean features [..., classes, F] of each class of the client's samples, how many they are [..., classes])."""
+        ...
+
+    @property
+    def buffers(self) -> Tensor:
+        """[..., B], the batch-norm statistics as they are now."""
+        ...
+
+    @property
+    def begins(self) -> Tensor:
+        """[..., 1], the epoch that begins with the current mini-batch, from 0, or -1 in the middle of one."""
+        ...

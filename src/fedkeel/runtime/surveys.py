@@ -1,0 +1,77 @@
+"""What a server asks the clients of a round before they train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.algorithms.rules import Answers, Brief, ClientRule, Message, Plan, ServerState, nbytes
+from fedkeel.experiment import LocalSettings
+from fedkeel.local.batches import steps
+from fedkeel.local.orders import Executor, Order, Trained, refuse_divergence
+
+
+class Surveys:
+    """Of the clients of one round; counts what they cost."""
+
+    def __init__(
+        self, rule: ClientRule | None, orders: Sequence[Order], executor: Executor | None, trial: bool
+    ) -> None:
+        """`orders` are their jobs; in a trial, every answer takes one step."""
+        self._rule, self._orders, self._executor, self._trial = rule, orders, executor, trial
+        self.count = 0
+        self.bytes_up = np.zeros(len(orders), dtype=np.int64)
+        self.bytes_down = np.zeros(len(orders), dtype=np.int64)
+
+    def __call__(self, question: Brief) -> Answers:
+        """What the clients say."""
+        assert self._rule is not None
+        assert self._executor is not None
+        told = rows(question, len(self._orders))
+        orders = [
+            replace(order, received={**order.received, **more}, survey=True)
+            for order, more in zip(self._orders, told, strict=True)
+        ]
+        trained = self._executor.train(orders, 1 if self._trial else self._rule.limit)
+        refuse_divergence(orders, trained)
+        self.count += 1
+        self.bytes_down += [nbytes(each) for each in told]
+        self.bytes_up += uploaded(self._rule, trained).numpy()
+        return Answers(trained.messages, trained.sums, torch.tensor([[order.epochs] for order in orders]))
+
+    def work(self, sizes: NDArray[np.int64], local: LocalSettings) -> NDArray[np.int64]:
+        """[m], samples that each client goes through for one of them."""
+        if self._rule is None:
+            return np.zeros_like(sizes)
+        whole = sizes * np.array([order.epochs for order in self._orders])
+        batch, _ = steps(sizes, np.ones_like(sizes), local.batch_size)
+        work: NDArray[np.int64] = whole if self._rule.limit is None else np.minimum(batch * self._rule.limit, whole)
+        return work
+
+
+def follow(plan: Plan, ask: Callable[[Brief], Answers]) -> tuple[ServerState, Brief]:
+    """What the server's plan comes to."""
+    answers: Any = None
+    while True:
+        try:
+            answers = ask(plan.send(answers))
+        except StopIteration as end:
+            state, brief = end.value
+            return state, brief
+
+
+def rows(brief: Brief, count: int) -> list[Message]:
+    """What each of so many clients is told."""
+    return [{**brief.shared, **{name: each[row] for name, each in brief.each.items()}} for row in range(count)]
+
+
+def uploaded(rule: ClientRule, trained: Trained) -> Tensor:
+    """[m], bytes that each client sends beside its weights; what is summed up travels in their type."""
+    summed = sum(each.numel() for each in trained.sums.values()) * trained.w.element_size()
+    return rule.weigh(trained.messages, len(trained.w)) + summed
