@@ -44,6 +44,8 @@ class Study:
     target: float
     last: int
     """Evaluations at the end whose mean is called the final accuracy."""
+    until: int | None
+    """The last round that counts, if not all do."""
     reference: str | None
     """The variant that the others are compared with, seed by seed."""
 
@@ -54,7 +56,7 @@ class Study:
             raise SystemExit(f"no study {name!r}; there are: {', '.join(names())}")
         told = yaml.safe_load(path.read_text())
         base = (path.parent / told.pop("base")).resolve()
-        return cls(name=name, base=base, **{"scenes": {"": []}, "reference": None, **told})
+        return cls(name=name, base=base, **{"scenes": {"": []}, "reference": None, "until": None, **told})
 
     def cases(self, seeds: int) -> list[Case]:
         return [
@@ -122,18 +124,17 @@ def collect(study: Study, out: Path, seeds: int) -> list[dict[str, Any]]:
         if (folder / DIVERGED).exists():
             rows.append({**row, "diverged": (folder / DIVERGED).read_text().strip()})
             continue
-        summary = json.loads((folder / "summary.json").read_text())
-        history = lines(folder / "history.jsonl")
+        if not (folder / "summary.json").exists():
+            raise SystemExit(f"not run yet: {case}; first: studies.py run {study.name} --out {out} --seeds {seeds}")
+        history = [e for e in lines(folder / "history.jsonl") if e["round"] <= (study.until or e["round"])]
         curve = [each["accuracy"] for each in history]
         row |= {
             "accuracy": float(np.mean(curve[-study.last :])),
             "mean_accuracy": float(np.mean(curve)),
             "best_accuracy": max(curve),
             "rounds_to_target": next((e["round"] for e in history if e["accuracy"] >= study.target), None),
-            "rounds": summary["rounds"],
-            "bytes_up": summary["bytes_up"],
-            "bytes_down": summary["bytes_down"],
-            "rates": rates(folder),
+            **{key: history[-1][key] for key in ("round", "bytes_up", "bytes_down")},
+            "rates": rates(folder, study.until),
         }
         if "local_accuracy" in history[-1]:
             spread = [each["local_accuracy"] for each in history[-study.last :]]
@@ -148,9 +149,9 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def rates(folder: Path) -> tuple[float, float]:
+def rates(folder: Path, until: int | None) -> tuple[float, float]:
     """The mean learning rate of the first round and of the last."""
-    rows = lines(folder / "clients.jsonl")
+    rows = [row for row in lines(folder / "clients.jsonl") if row["round"] <= (until or row["round"])]
     ends = (rows[0]["round"], rows[-1]["round"])
     first, last = (np.concatenate([r["learning_rates"] for r in rows if r["round"] == end]).mean() for end in ends)
     return float(first), float(last)

@@ -197,6 +197,8 @@ def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choi
     alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
     asks = workshop.executor(alone) if workshop.rule.survey else None
     orders = Simulation(experiment, workshop.data, flat, asks).first_orders()
+    if asks is not None:
+        asks.close()
     if asked.settled:
         return settle(workshop, asked, orders, experiment.rounds, fork=False)
     kept = place(experiment, workshop.data, workshop.module)

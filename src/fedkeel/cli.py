@@ -105,17 +105,29 @@ def list_(
     console.print(table)
 
 
-@app.command(epilog="Example:  fedkeel plot runs/a runs/b --out compare.png --x virtual_seconds")
+@app.command(
+    epilog="Examples:  fedkeel plot runs/a runs/b --out compare.png --x virtual_seconds  |  "
+    "fedkeel plot runs/a --what rates --out rates.png"
+)
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
-    out: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curves.png"),
-    x: Annotated[Literal["round", "virtual_seconds", "updates", "bytes_up"], typer.Option()] = "round",
+    what: Annotated[
+        Literal["curves", "rates"], typer.Option(help="Learning curves, or the learning rates that clients used.")
+    ] = "curves",
+    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file; default: WHAT.png.")] = None,
+    x: Annotated[Literal["round", "virtual_seconds", "updates", "bytes_up"], typer.Option(help="Of curves.")] = "round",
 ) -> None:
-    """Draw the learning curves of runs in one figure."""
+    """Draw the learning curves of runs in one figure, or the learning rates that their clients used."""
     from fedkeel.report.curves import learning_curves
+    from fedkeel.report.rates import learning_rates
     from fedkeel.report.runs import RunRecord
 
-    learning_curves([RunRecord.read(path) for path in runs], [out], x)
+    out = out or Path(f"{what}.png")
+    records = [RunRecord.read(path) for path in runs]
+    if what == "curves":
+        learning_curves(records, [out], x)
+    else:
+        learning_rates(records, [out])
     typer.echo(out)
 
 

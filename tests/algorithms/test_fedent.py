@@ -1,8 +1,6 @@
-"""FedEnt against dense grids, finite differences, and its rounds written out in numpy."""
+"""FedEnt's one-dimensional problem against dense grids and finite differences."""
 
 import warnings
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,14 +8,10 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from torch import nn
 
 from fedkeel.algorithms import fedent
-from tests.algorithms import bench
-from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.algorithms.bench import Vector
 
-D, NUMBER = bench.FEATURES * bench.CLASSES, 8  # weights of the bench's model, and bytes of a float64
 Problem = tuple[float, float, float, float, float, float]  # a, q, h, share, phi2, beta
 
 
@@ -28,7 +22,7 @@ def cost(eta: Any, a: float, q: float, h: float, share: float, phi2: float, beta
 
 def dense(top: float, points: int = 200_001) -> Vector:
     """[0, top], and finer and finer towards 0."""
-    return np.union1d(np.linspace(0, top, points), top * np.geomspace(1e-12, 1, points // 20))
+    return np.union1d(np.linspace(0, top, points), top * np.geomspace(1e-12, 1, points // 50))
 
 
 def excess(problem: Problem, top: float) -> tuple[float, float]:
@@ -62,16 +56,15 @@ def problems(draw: st.DrawFn) -> tuple[Problem, float]:
 @example(((1.0, 1e-9, 1e-18, 0.5, 1.0, 0.99), 10.0))
 @example(((1.0, 2.0, 4.0, 1.0, 1.0, 0.99), 1.0))  # the weight gets to 0
 @example(((1.0, 0.9, 1.0, 1.0, 1.0, 0.5), 1e-6))
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_no_rate_of_a_dense_grid_costs_less(given: tuple[Problem, float]) -> None:
     """Where the answer is 0, within the square of half a cell of the 64 that the search has: see the next test."""
     problem, top = given
     rate, more = excess(problem, top)
     assert 0 <= rate <= top
-    assert more <= (1e-9 if rate > 0 else 1e-4)
+    assert more <= 1e-9
 
 
-@pytest.mark.xfail(strict=True, reason="entropy_learning_rates misses a minimum within its first cell when q < 0")
 @pytest.mark.parametrize(
     ("problem", "top", "best"),
     [
@@ -79,9 +72,12 @@ def test_no_rate_of_a_dense_grid_costs_less(given: tuple[Problem, float]) -> Non
         ((14.0, -1.68, 0.39, 0.015, 390.0, 0.99), 5.5, 0.043),
         ((0.0011, -0.0024, 0.0137, 0.126, 0.1035, 0.617), 4.2, 0.031),
         ((0.0019, 1.5e-6, 3e-9, 0.6, 0.0015, 0.3575), 0.031, 0.00023),
+        ((1.0, 0.8587956661868453, 2.978073846935624, 0.040663838899674, 1.0, 0.9135492777071579), 3.0, 1.2),
+        ((1.0, 0.7572171919632739, 2.352870759974502, 0.09843794493168417, 1.0, 0.9221428968577794), 3.0, 1.12),
     ],
 )
-def test_a_minimum_close_to_zero_is_found(problem: Problem, top: float, best: float) -> None:
+def test_a_minimum_is_found_though_zero_is_better_than_all_around_it(problem: Problem, top: float, best: float) -> None:
+    """Close to 0, or as deep as 0 is: between the points of a coarse grid."""
     rate, more = excess(problem, top)
     assert rate == pytest.approx(best, rel=0.1)
     assert more <= 1e-9
@@ -156,7 +152,7 @@ def implied(rates: Vector, a: float, q: Vector, h: Vector, shares: Vector) -> fl
 @pytest.mark.parametrize("reading", ["practical", "literal"])
 def test_phi2_is_what_the_rates_make_it(reading: fedent.Reading) -> None:
     converged = 0
-    for seed in range(60):
+    for seed in range(14):
         problem = clients(seed, 3 + seed % 20)
         rates, phi2, sweeps = fedent.self_consistent_rates(*problem, 0.99, 1.0, reading)
         assert 1 <= sweeps <= fedent.SWEEPS
@@ -164,7 +160,7 @@ def test_phi2_is_what_the_rates_make_it(reading: fedent.Reading) -> None:
         if sweeps < fedent.SWEEPS:
             converged += 1
             assert abs(phi2 - implied(rates, *problem)) <= 2e-6 * phi2
-    assert converged >= 40
+    assert converged >= 10
 
 
 @pytest.mark.parametrize("reading", ["practical", "literal"])

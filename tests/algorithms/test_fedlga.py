@@ -140,14 +140,12 @@ def test_an_update_is_completed_as_the_outer_product_says(reading: Reading, done
         np.testing.assert_allclose(got, delta * factor, rtol=1e-9, atol=0)
 
 
-def test_the_default_reading_is_the_practical_one_and_both_bounds_are_met_with() -> None:
-    kinds = set()
-    for scale in (1e-3, 0.03, 1.0):
-        delta, full = (torch.tensor(each) for each in drawn(1, 7, scale))
-        got = approximate_update(delta, full, 1, 5, 0.05, 3)
-        assert torch.equal(got, approximate_update(delta, full, 1, 5, 0.05, 3, "practical"))
-        kinds.add(torch.allclose(got, 5 * delta))
-    assert kinds == {True, False}
+@pytest.mark.parametrize(("scale", "cut"), [(1e-3, False), (1.0, True)])
+def test_the_default_reading_is_practical_with_and_without_a_cut(scale: float, cut: bool) -> None:
+    delta, full = (torch.tensor(each) for each in drawn(1, 7, scale))
+    got = approximate_update(delta, full, 1, 5, 0.05, 3)
+    assert torch.equal(got, approximate_update(delta, full, 1, 5, 0.05, 3, "practical"))
+    assert torch.allclose(got, 5 * delta) == cut
 
 
 @given(
@@ -183,8 +181,8 @@ def test_literal_reverses_an_orthogonal_straggler_with_a_large_gradient() -> Non
     """Its own step was 1 = lr * steps * |g| with |g| = 20, so g g^T = 400 e e^T, and the others went elsewhere."""
     delta, full = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     got = approximate_update(delta, full, 1, 5, 0.01, 5, "literal")
-    torch.testing.assert_close(got, torch.tensor([1 - 400.0, 0.0]))
-    torch.testing.assert_close(approximate_update(delta, full, 1, 5, 0.01, 5), torch.tensor([5.0, 0.0]))
+    np.testing.assert_allclose(got, [1 - 400.0, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(approximate_update(delta, full, 1, 5, 0.01, 5), [5.0, 0.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -274,9 +272,7 @@ def late(done: list[int], asked: int, delta: float) -> Updates:
     return Updates(w, torch.zeros_like(w), torch.ones(count, 1), epochs, epochs, lr, {}, layout, asked=asked)
 
 
-@pytest.mark.parametrize(
-    "asked", [100, pytest.param(200, marks=pytest.mark.xfail(strict=True, reason="factors over 100 count as runaway"))]
-)
+@pytest.mark.parametrize("asked", [100, 200])
 def test_practical_may_stretch_an_update_as_far_as_epochs_are_missing(asked: int) -> None:
     """The cap is all that bounds it: it is never told to take the reading that it has."""
     state = ServerState(torch.zeros(2, dtype=torch.float64))
@@ -284,7 +280,6 @@ def test_practical_may_stretch_an_update_as_far_as_epochs_are_missing(asked: int
     np.testing.assert_allclose(after.w, [50.0, 50.0 * asked], rtol=1e-12)
 
 
-@pytest.mark.xfail(strict=True, reason="server_lr is in the weights only of rounds with stragglers")
 def test_a_finished_device_has_the_same_weight_with_and_without_stragglers_around() -> None:
     """As in FedAvg, whose recorded weights are shares."""
     state, rule = ServerState(torch.zeros(2, dtype=torch.float64)), GradientApproximation(server_lr=0.5)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedkeel.algorithms.fedavg import Average
 from fedkeel.algorithms.messages import exact_sum
@@ -33,9 +34,9 @@ from fedkeel.algorithms.rules import (
     ServerState,
     Updates,
 )
+from fedkeel.errors import InputError
+from fedkeel.settings import Section
 
-Alpha = Annotated[float, Field(gt=0, lt=1)]
-Reading = Literal["practical", "literal"]
 GradientBatches = Literal[1, "full"]
 """What a gradient is taken of: the current mini-batch, or all the client's data."""
 STALLED = 1e-3
@@ -61,6 +62,32 @@ def optimal_learning_rates(start: Tensor, gradients: Tensor, parameters: Tensor,
 def trajectory(start: Tensor, displacements: Tensor) -> Tensor:
     """[L + 1, D], where the displacements [L, D] of epochs lead from `start` [D]."""
     return torch.cat([start[None], start + displacements.cumsum(0)])
+
+
+class Control(Section):
+    """What client and server both must know."""
+
+    reading: Literal["practical", "literal"] = "practical"
+    """Reference history; or Algorithm 1 with its loop repaired, which contracts towards rates of zero."""
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """The weight of the rates' size against that of the deviation; smaller means larger rates."""
+    probe: bool = False
+    """Whether the reference comes from an extra pass at the base rate in the same round."""
+    closed_loop: bool = False
+    """Whether clients solve anew at the start of every epoch from where they are (Eq. 15 with their own w_{i,l})."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Of a rate, as a multiple of the base rate."""
+    cap: Annotated[float, Field(ge=1)] | None = 10.0
+    """The same upwards. Without it, small networks on clients with few classes collapse."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for field in ("probe", "closed_loop"):
+            if self.reading == "literal" and getattr(self, field):
+                raise InputError(
+                    f"algorithm.{field}: true is not accepted with reading literal; accepted: reading practical"
+                )
+        return self
 
 
 class EpochRecorder(ClientRule):
@@ -116,16 +143,8 @@ def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
     job.sums["way"][epoch] += sign * exact_sum(ways.reshape(-1, w.shape[-1]))
 
 
-class AggregatedRates(EpochRecorder):
+class AggregatedRates(Control, EpochRecorder):
     """Trains every epoch at the rate that the server planned, on the client's own gradients (Algorithm 2)."""
-
-    reading: Reading = "practical"
-    alpha: Alpha = 0.1
-    probe: bool = False
-    closed_loop: bool = False
-    """Solve anew at the start of every epoch from where the client is (Eq. 15 with its own w_{i,l})."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
-    cap: Annotated[float, Field(ge=1)] | None = 10.0
 
     @property
     def survey(self) -> ClientRule | None:
@@ -134,24 +153,22 @@ class AggregatedRates(EpochRecorder):
             return PointGradients(gradient_batches=self.gradient_batches)
         return EpochRecorder(gradient_batches=self.gradient_batches) if self.probe else None
 
-    @property
-    def _records(self) -> bool:
-        return self.survey is None
-
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sums go up only if the next round needs them."""
         begun = super().begin(job, oracle)
-        return begun if self._records else replace(begun, sums={})
+        return begun if (self.survey is None) else replace(begun, sums={})
 
     def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> None:
         if self.closed_loop and "phi1" in job.received:
             self._solve(job, epoch, rows, w)
-        if self._records:
+        if self.survey is None:
             super()._begin_epoch(job, epoch, rows, w, g, oracle)
 
     def _solve(self, job: Job, epoch: int, rows: Tensor, w: Tensor) -> None:
         sent = (job.received["phi1"], job.received["phi2"], job.received["base"])
         phi1, phi2, base = sent if w.dim() == 1 else (each[0] for each in sent)  # the same for all
+        if epoch >= len(phi1):
+            return
         solved = optimal_learning_rates(w if w.dim() == 1 else w[rows], phi1[epoch:], phi2[epoch:], self.alpha)
         rate = clipped(solved[..., 0], base[epoch], self.floor, self.cap)
         if w.dim() == 1:
@@ -161,7 +178,7 @@ class AggregatedRates(EpochRecorder):
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Nothing but sums."""
-        return super().end(job, w, oracle) if self._records else ({}, job.kept)
+        return super().end(job, w, oracle) if (self.survey is None) else ({}, job.kept)
 
 
 class PointGradients(ClientRule):
@@ -171,6 +188,11 @@ class PointGradients(ClientRule):
     limit = 1
 
     gradient_batches: GradientBatches = 1
+
+    @property
+    def whole(self) -> bool:
+        """Where gradients are of all the data."""
+        return self.gradient_batches == "full"
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """In the first step, whose mini-batch is that of the training to come."""
@@ -187,22 +209,11 @@ def clipped(rates: Tensor, base: Tensor, floor: float, cap: float | None) -> Ten
     return torch.clamp(rates, min=floor * base, max=None if cap is None else cap * base)
 
 
-class MeanField(Average):
+class MeanField(Control, Average):
     """FedAvg's mean; keeps the mean-field terms of the last round and plans the next one's rates by them."""
 
     pair = "fedagg"
 
-    reading: Reading = "practical"
-    """Reference history; or Algorithm 1 with its loop repaired, which contracts towards rates of zero."""
-    alpha: Alpha = 0.1
-    """The weight of the rates' size against that of the deviation; smaller means larger rates."""
-    probe: bool = False
-    """Whether the reference comes from an extra pass at the base rate in the same round."""
-    closed_loop: bool = False
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Of a rate, as a multiple of the base rate."""
-    cap: Annotated[float, Field(ge=1)] | None = 10.0
-    """The same upwards. Without it, small networks on clients with few classes collapse."""
     sweeps: PositiveInt = 20
     """Of Algorithm 1 in a round, at most (`literal`)."""
     tolerance: PositiveFloat = 1e-3
@@ -217,11 +228,12 @@ class MeanField(Average):
             memory |= _means(state, (yield Brief({"rates": cohort.lr})))
         rates = solved = cohort.lr
         told = {}
-        if "gradient" in memory:
-            phi1, phi2 = memory["gradient"], trajectory(state.w, cohort.lr[:, None] * memory["way"])
-            solved = optimal_learning_rates(state.w, phi1, phi2, self.alpha)
-            rates = clipped(solved, cohort.lr, self.floor, self.cap)
-            told = {"phi1": phi1, "phi2": phi2, "base": cohort.lr} if self.closed_loop else {}
+        if known := int(memory.get("known", 0)):  # epochs that somebody has done; behind them, the base rate
+            base = cohort.lr[:known]
+            phi1, phi2 = memory["gradient"][:known], trajectory(state.w, base[:, None] * memory["way"][:known])
+            solved = torch.cat([optimal_learning_rates(state.w, phi1, phi2, self.alpha), cohort.lr[known:]])
+            rates = torch.cat([clipped(solved[:known], base, self.floor, self.cap), cohort.lr[known:]])
+            told = {"phi1": phi1, "phi2": phi2, "base": base} if self.closed_loop else {}
         memory |= {"rates": rates, "solved": solved}
         return replace(state, memory=memory), Brief({"rates": rates, **told})
 
@@ -258,7 +270,7 @@ class MeanField(Average):
         """FedAvg's; and the reference for the next round, where clients recorded one."""
         after, shares = super().aggregate(state, updates)
         if updates.sums:
-            after = replace(after, memory={**state.memory, **_means(state, updates)})
+            after = replace(after, memory={**state.memory, **_means(state, updates, updates.lr > 0)})
         return after, shares
 
     def report(self, state: ServerState) -> Message:
@@ -272,16 +284,21 @@ def _gradients(points: Tensor, count: int) -> Generator[Brief, Answers, Tensor]:
     return (answers.sums["gradient"] / count).to(points)
 
 
-def _means(state: ServerState, answers: Answers | Updates) -> Message:
-    """phi1 [L, D] and the ways [L, D], over the clients that did each epoch; where nobody did, as before."""
-    sums = answers.sums
-    epochs = torch.arange(len(sums["way"]), device=sums["way"].device)
-    count = (answers.epochs.to(epochs) > epochs).sum(0)[:, None]
-    means = {name: (total / count.clamp(min=1)).to(state.w) for name, total in sums.items()}
-    return {
-        name: torch.where(count > 0, mean, state.memory.get(name, torch.zeros_like(mean)))
-        for name, mean in means.items()
-    }
+def _means(state: ServerState, answers: Answers | Updates, moved: Tensor | None = None) -> dict[str, Tensor]:
+    """phi1 [L, D] and the ways [L, D] of the clients that did each epoch, and how many epochs are known by now.
+
+    Where nobody did one, or in `moved` [m, E] nobody moved, all stays as it was.
+    """
+    total = answers.sums["way"]
+    epochs = torch.arange(len(total), device=total.device)
+    did = answers.epochs.to(epochs) > epochs
+    went = did if moved is None else did & pad(moved, (0, len(total) - moved.shape[1]))
+    means = {"known": torch.maximum(state.memory.get("known", epochs[:1]), did.any(0).sum()[None])}
+    for name, who in (("gradient", did), ("way", went)):
+        count = who.sum(0)[:, None]
+        mean = (answers.sums[name] / count.clamp(min=1)).to(state.w)
+        means[name] = torch.where(count > 0, mean, state.memory.get(name, torch.zeros_like(mean)))
+    return means
 
 
 fedagg = method(

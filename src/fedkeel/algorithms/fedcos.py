@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
-from fedkeel.algorithms.fedavg import Average
 from fedkeel.algorithms.registry import method
-from fedkeel.algorithms.rules import ClientRule, ServerState, Updates
+from fedkeel.algorithms.rules import ClientRule, ServerRule, ServerState, Updates
 
 
 def cosine_weights(models: Tensor, start: Tensor) -> Tensor:
@@ -25,8 +25,10 @@ def cosine_weights(models: Tensor, start: Tensor) -> Tensor:
     return cosines / cosines.sum()
 
 
-class CosineAverage(Average):
+class CosineAverage(ServerRule):
     """w <- w + server_lr * sum_i theta_i (w_i - w), theta_i ~ cos(w_i, w), times how often a client was drawn."""
+
+    server_lr: PositiveFloat = 1.0
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The state after a barrier, and each client's share."""

@@ -29,7 +29,7 @@ from fedkeel.params import Layout
 Vector = NDArray[np.float64]
 Reading = Literal["practical", "literal"]
 
-_POINTS, _VALLEYS = 64, 3
+_POINTS, _VALLEYS = 64, 2
 TOLERANCE, SWEEPS = 1e-6, 100
 """Of the fixed point for phi2: its relative change, and how often it is tried."""
 
@@ -73,7 +73,7 @@ def entropy_learning_rates(
     """[m], the same for many clients.
 
     J may have two minima. Between the points where p turns round and where p = 1/e, the entropy's part is monotone;
-    each of these intervals gets a grid of its own, and the deepest valleys are searched for the root of J'.
+    each of these intervals gets a grid of its own, whose deepest valleys are searched for the root of J'.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         turn = q / h
@@ -81,24 +81,16 @@ def entropy_learning_rates(
     inner = np.stack([turn, turn - root, turn + root], axis=1)
     inner = np.sort(np.clip(np.where(np.isfinite(inner), inner, 0.0), 0.0, eta_max), axis=1)
     ends = np.concatenate([np.zeros((len(q), 1)), inner, np.full((len(q), 1), eta_max)], axis=1)
-    steps = np.linspace(0, 1, _POINTS)
-    grid = (ends[:, :-1, None] + np.diff(ends, axis=1)[..., None] * steps).reshape(len(q), -1)
-
-    def cost(eta: Vector) -> Vector:
-        return objective(eta, a, q[:, None], h[:, None], share[:, None], phi2, beta)
-
-    def slope(eta: Vector) -> Vector:
-        return objective_slope(eta, a, q[:, None], h[:, None], share[:, None], phi2, beta)
-
-    costs = cost(grid)
-    around = np.pad(costs, ((0, 0), (1, 1)), constant_values=np.inf)
-    valleys = np.where((costs <= around[:, :-2]) & (costs <= around[:, 2:]), costs, np.inf)
-    best = valleys.argsort(axis=1)[:, :_VALLEYS]
-    rows = np.arange(len(q))[:, None]
-    # Intervals share their ends: two points away is at least one cell away.
-    low, high = grid[rows, np.maximum(best - 2, 0)], grid[rows, np.minimum(best + 2, grid.shape[1] - 1)]
-    found = np.concatenate([grid[rows, best], _bisected(slope, low, high)], axis=1)
-    return np.asarray(found[rows[:, 0], cost(found).argmin(axis=1)])
+    grid = ends[:, :-1, None] + np.diff(ends, axis=1)[..., None] * np.linspace(0, 1, _POINTS)
+    known = (a, q[:, None, None], h[:, None, None], share[:, None, None], phi2, beta)
+    costs = objective(grid, *known)
+    around = np.pad(costs, ((0, 0), (0, 0), (1, 1)), constant_values=np.inf)
+    valleys = np.where((costs <= around[..., :-2]) & (costs <= around[..., 2:]), costs, np.inf)
+    best = valleys.argsort(axis=-1)[..., :_VALLEYS]
+    low, middle, high = (np.take_along_axis(grid, (best + by).clip(0, _POINTS - 1), axis=-1) for by in (-1, 0, 1))
+    found = np.concatenate([middle, _bisected(lambda eta: objective_slope(eta, *known), low, high)], axis=-1)
+    lowest = objective(found, *known).reshape(len(q), -1).argmin(axis=1)
+    return np.asarray(found.reshape(len(q), -1)[np.arange(len(q)), lowest])
 
 
 def _bisected(slope: Callable[[Vector], Vector], low: Vector, high: Vector) -> Vector:
@@ -157,6 +149,11 @@ class SurveyGradient(ClientRule):
     limit = 1
 
     gradient_batches: Literal[1, "full"] = 1
+
+    @property
+    def whole(self) -> bool:
+        """Where gradients are of all the data."""
+        return self.gradient_batches == "full"
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """At the global model."""
@@ -221,18 +218,16 @@ class EntropyAverage(Average):
         asked = {"move": state.memory["move"]} if self.estimate_bounds else {}
         answers = yield Brief(asked)
         q, h = (answers.messages[name][:, 0].double().cpu().numpy() for name in ("q", "h"))
-        samples = cohort.samples[:, 0].double().cpu().numpy()
+        theta = cohort.shares(self.weighting).cpu().numpy()
         a = float(state.w.double() @ state.w.double())
-        stars, phi2, sweeps = self_consistent_rates(
-            a, q, h, samples / samples.sum(), self.beta, self.eta_max, self.reading
-        )
+        stars, phi2, sweeps = self_consistent_rates(a, q, h, theta, self.beta, self.eta_max, self.reading)
         notes = {
             "phi2": phi2,
             "phi2_sweeps": sweeps,
             "rate_star_mean": stars.mean(),
             "rate_star_zero": (stars == 0).mean(),
         }
-        memory = {**state.memory, **{name: torch.tensor(value) for name, value in notes.items()}}
+        memory = {**state.memory, **{name: torch.tensor(value, dtype=torch.float64) for name, value in notes.items()}}
         if self.estimate_bounds:
             found = {
                 "gradient_bound": answers.messages["h"].sqrt().max(),

@@ -86,9 +86,11 @@ class GradientApproximation(UniformAverage):
         along, square = (delta @ full).double(), delta.square().sum(1).double()
         length = updates.length[:, 0].double()
         factors = completion_factor(along, square, length, asked - done, done, self.reading)
-        _refuse_runaway(factors)
-        weights = self.server_lr * shares * factors.to(shares)
-        return replace(state, w=state.w + weights @ delta, memory=_noted(factors, done, asked)), weights
+        if self.reading == "literal":
+            _refuse_runaway(factors)
+        weights = shares * factors.to(shares)
+        w = state.w + self.server_lr * (weights @ delta)
+        return replace(state, w=w, memory=_noted(factors, done, asked)), weights
 
     def report(self, state: ServerState) -> dict[str, Tensor]:
         """How many ran out of time, and what their updates were multiplied by."""

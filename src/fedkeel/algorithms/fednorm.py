@@ -27,7 +27,10 @@ def norm_learning_rate(dot: Tensor, square: Tensor, beta: float) -> Tensor:
 
 
 class SmoothedRate(ClientRule):
-    """Trains at a rate of its own: eta <- gamma eta_before + (1 - gamma) eta_star (FedEnt's Eq. 31), from eta = e0."""
+    """Trains at a rate of its own: eta <- gamma eta_before + (1 - gamma) eta_star (FedEnt's Eq. 31), from eta = e0.
+
+    `local.lr_decay` lowers a client's first rate and the cap, not what is smoothed.
+    """
 
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.99
     smoothing: Literal["participation", "round"] = "participation"
@@ -41,7 +44,7 @@ class SmoothedRate(ClientRule):
 
     def _smooth(self, job: Job, base: Tensor, star: Tensor) -> Tensor:
         """The rate [..., 1] to use; carries the smoothed one."""
-        before = torch.where(job.kept["rate"] > 0, job.kept["rate"], base)
+        before = torch.where(job.kept["round"] > 0, job.kept["rate"], base)
         times = job.round - job.kept["round"] if self.smoothing == "round" else torch.ones_like(job.round)
         gamma = (self.gamma ** times.double()).to(base)
         job.carry["rate"] = rate = gamma * before + (1 - gamma) * star
@@ -53,7 +56,7 @@ class SmoothedRate(ClientRule):
 
 
 class NormRate(SmoothedRate):
-    """eta_star = beta <g, w - phi> / ((1 - beta) + beta |g|^2) with phi = w + the last global move, within [0, 1]."""
+    """eta_star = beta <g, w - phi> / ((1 - beta) + beta |g|^2) in [0, eta_max], with phi = w + the last global move."""
 
     pair = "fednorm"
     watches_epochs = True

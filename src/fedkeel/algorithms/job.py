@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from fedkeel.algorithms.course import Course
-from fedkeel.algorithms.messages import Message, Weighting
+from fedkeel.algorithms.messages import Message, Weighting, mean_shares
 from fedkeel.algorithms.path import path_length
 from fedkeel.params import Layout
 
@@ -117,13 +116,5 @@ class Updates:
         return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
 
     def shares(self, weighting: Weighting = "samples") -> Tensor:
-        """[m], each client's share in a mean over those that arrived.
-
-        Who was drawn with replacement was drawn in proportion to its samples, and counts as often as it was drawn.
-        """
-        samples = self.samples[:, 0].double()
-        if self.draws is not None:
-            samples = self.draws.to(samples)
-        elif weighting == "uniform":
-            samples = torch.ones_like(samples)
-        return (samples / samples.sum()).to(self.w.dtype)
+        """[m], each client's share in a mean over those that arrived."""
+        return mean_shares(self.samples, self.draws, weighting).to(self.w.dtype)

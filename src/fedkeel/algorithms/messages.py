@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Message = Mapping[str, Tensor]
@@ -13,7 +14,7 @@ Message = Mapping[str, Tensor]
 Weighting = Literal["samples", "uniform"]
 """Of clients in a mean: by their numbers of samples, or all alike."""
 
-_GRID = 2.0**40
+_GRID = 2.0**36
 
 
 def nbytes(message: Message) -> int:
@@ -21,9 +22,20 @@ def nbytes(message: Message) -> int:
     return sum(t.numel() * t.element_size() for t in message.values()) if message else 0
 
 
+def mean_shares(samples: Tensor, draws: Tensor | None, weighting: Weighting) -> Tensor:
+    """[m], float64, the clients' shares in a mean, given their samples [m, 1].
+
+    Who was drawn with replacement was drawn in proportion to its samples, and counts as often as it was drawn [m].
+    """
+    counts = samples[:, 0].double() if draws is None else draws.double()
+    if draws is None and weighting == "uniform":
+        counts = torch.ones_like(counts)
+    return counts / counts.sum()
+
+
 def exact_sum(vectors: Tensor) -> Tensor:
     """The sum [...] over the first axis, in float64 and the same to the bit in whatever order it is made.
 
-    Every addend is rounded to a multiple of 2^-40, so that sums below 2^13 are exact.
+    Every addend is rounded to a multiple of 2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
     """
     return (vectors.double() * _GRID).round_().sum(0) / _GRID

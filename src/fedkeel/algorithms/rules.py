@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.algorithms.job import Job, Updates
-from fedkeel.algorithms.messages import Message, Weighting, nbytes
+from fedkeel.algorithms.messages import Message, Weighting, mean_shares, nbytes
 from fedkeel.algorithms.oracle import Oracle, Penalty
 from fedkeel.params import Layout, Part
 from fedkeel.settings import Section
@@ -73,6 +73,11 @@ class ClientRule(Section):
         return None
 
     @property
+    def whole(self) -> bool:
+        """Of a survey that takes a few steps: whether it still goes through all the client's data, once."""
+        return False
+
+    @property
     def pull(self) -> float:
         """The factor of a pull `pull * (w - start)` in the direction, which shortens a client's path."""
         return 0.0
@@ -125,6 +130,12 @@ class Cohort:
     """[m, 1]"""
     lr: Tensor
     """[E], the learning rates of a full job as the experiment has them."""
+    draws: Tensor | None = None
+    """As `Updates.draws`."""
+
+    def shares(self, weighting: Weighting = "samples") -> Tensor:
+        """[m], as `Updates.shares` will be."""
+        return mean_shares(self.samples, self.draws, weighting)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[Order]) -> str | None:
     """Why these settings must not be used for these orders, if there is a reason.
 
-    Trains one step at learning rate 1 with clients of every size of mini-batch that occurs, the remainders included, by
-    the trainer in question and one by one, and compares all that comes out. Stacks are tried with mini-batches of
-    different sizes side by side, and of one size.
+    Trains one step at learning rate 1 (unless the rule sets its own) with clients of every size of mini-batch that
+    occurs, the remainders included, by the trainer in question and one by one, and compares all that comes out.
+    Stacks are tried with mini-batches of different sizes side by side, and of one size.
     """
     if not settings.stack and not settings.channels_last:
         return None

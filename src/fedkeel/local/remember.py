@@ -27,6 +27,7 @@ _ASIDE: dict[str, Any] = {
     "seed": True,
     "evaluate_every": True,
     "evaluate_clients": True,
+    "evaluate_local": True,
     "finetune": True,
     "target_accuracy": True,
     "stop_at_target": True,

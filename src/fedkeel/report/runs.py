@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,16 @@ class RunRecord:
         if not history:
             raise InputError(f"run folder {folder}: no evaluation yet; accepted: a run with at least one")
         return cls(folder, experiment, history)
+
+    def arrivals(self) -> Iterator[dict[str, Any]]:
+        """The rows of `clients.jsonl`, one by one."""
+        try:
+            with (self.path / "clients.jsonl").open(encoding="utf-8") as file:
+                yield from map(json.loads, file)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"run folder {self.path}: cannot be read ({error}); accepted: a folder made by fedkeel run"
+            ) from None
 
     def column(self, name: str) -> list[float]:
         """One value of every row."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.local.orders import Executor, Order, Score
+from fedkeel.local.orders import Executor, Order, Score, Trained
 
 AT_ONCE = 64
 """Clients that are fine-tuned together: their models lie in memory side by side."""
@@ -29,6 +29,12 @@ def client_scores(
         share = data.test_share(client, seed)
         scores.append(test(*model, share) if model is not None and len(share) else None)
     return scores
+
+
+def local_accuracy(trained: Trained, executor: Executor) -> dict[str, float]:
+    """Of participants' models as they came back, on the whole test set: mean, standard deviation, lowest, highest."""
+    scores = [executor.evaluate(w, b).accuracy for w, b in zip(trained.w, trained.buffers, strict=True)]
+    return {"mean": float(np.mean(scores)), "std": float(np.std(scores)), "lowest": min(scores), "highest": max(scores)}
 
 
 def accuracies(scores: Sequence[Score | None]) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -11,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel import streams
 from fedkeel.algorithms.rules import Cohort, Message, Updates, nbytes
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import DivergenceError
@@ -20,8 +20,9 @@ from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Executor, Order, Score, Trained, gather, refuse_divergence
 from fedkeel.params import FlatModel, Part
-from fedkeel.runtime.clients import client_scores, mean_score
+from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
 from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd, readable
+from fedkeel.runtime.sampling import draw
 from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
 
 ARRIVES, BEGINS = 0, 1  # what comes first at one instant
@@ -117,19 +118,20 @@ class Simulation:
 
     def first_orders(self) -> list[Order]:
         """What the first round will dispatch, for an executor to look at beforehand; this simulation is spent."""
-        self._begin(1, trial=True)
+        with warnings.catch_warnings(action="ignore"):  # of what is only tried
+            self._begin(1, trial=True)
         return self._pending
 
     def _begin(self, round: int, trial: bool = False) -> None:
         """Draw clients, ask them what the server wants to know, and dispatch their jobs; in a trial, ask in passing."""
         self._begun = perf_counter()
-        chosen = self._draw(round)
+        chosen, self._draws = draw(self.experiment, self.data.sizes, round)
         local, sizes = self.experiment.local, self.data.sizes[chosen]
         rate = local.lr * local.lr_decay ** (round - 1)
         lr = torch.full((local.epochs,), rate, dtype=self.state.w.dtype, device=self.state.w.device)
         orders = self._orders(chosen, round, lr)
         surveys = Surveys(self.client_rule.survey, orders, self.executor, trial)
-        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr)
+        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr, self._drawn())
         self.state, brief = follow(self.rule.plan(self.state, cohort), surveys)
         delay = surveys.count * self.fleet.job_seconds(surveys.work(sizes, local)).max()
         seconds = delay + self.fleet.job_seconds(sizes * local.epochs)  # who runs out of time has used it
@@ -142,16 +144,8 @@ class Simulation:
             self.queue.schedule(self.queue.now + float(seconds[row]), (ARRIVES, order.client), flight)
             self._pending.append(order)
 
-    def _draw(self, round: int) -> NDArray[np.int64]:
-        """The clients of a round, ascending; who is drawn again works once."""
-        rng = streams.generator(self.experiment.seed, "sampling", round)
-        count = min(self.experiment.participants, len(self._eligible))
-        if self.experiment.sampling == "uniform":
-            return np.sort(rng.choice(self._eligible, count, replace=False))
-        sizes = self.data.sizes[self._eligible]
-        drawn = rng.choice(self._eligible, count, p=sizes / sizes.sum())
-        chosen, self._draws = np.unique(drawn, return_counts=True)
-        return chosen
+    def _drawn(self) -> Tensor | None:
+        return None if self._draws is None else torch.from_numpy(self._draws).to(self.state.w.device)
 
     def _orders(self, clients: NDArray[np.int64], round: int, lr: Tensor) -> list[Order]:
         done = self.fleet.epochs_done(len(lr), clients, self.experiment.seed, round)
@@ -233,7 +227,7 @@ class Simulation:
             layout=self.layout,
             sums=trained.sums,
             asked=self.experiment.local.epochs,
-            draws=None if self._draws is None else torch.from_numpy(self._draws).to(trained.w.device),
+            draws=self._drawn(),
             momentum=self.experiment.local.momentum,
             pull=self.client_rule.pull,
         )
@@ -293,15 +287,8 @@ class Simulation:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             updates=self.updates,
-            local_accuracy=self._local_accuracy(trained) if self.experiment.evaluate_local else None,
+            local_accuracy=local_accuracy(trained, self.executor) if self.experiment.evaluate_local else None,
         )
-
-    def _local_accuracy(self, trained: Trained) -> dict[str, float]:
-        """Of the participants' models as they came back, on the whole test set."""
-        assert self.executor is not None
-        scores = [self.executor.evaluate(w, b).accuracy for w, b in zip(trained.w, trained.buffers, strict=True)]
-        known = np.array(scores)
-        return {"mean": known.mean(), "std": known.std(), "lowest": known.min(), "highest": known.max()}
 
     def own(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers): the global one, unless the method has others."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.algorithms.rules import Answers, Brief, ClientRule, Message, Plan, ServerState, nbytes
+from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import steps
 from fedkeel.local.orders import Executor, Order, Trained, refuse_divergence
@@ -23,15 +24,19 @@ class Surveys:
     def __init__(
         self, rule: ClientRule | None, orders: Sequence[Order], executor: Executor | None, trial: bool
     ) -> None:
-        """`orders` are their jobs; in a trial, every answer takes one step."""
+        """`orders` are their jobs; in a trial, the first answer takes one step and serves all questions."""
         self._rule, self._orders, self._executor, self._trial = rule, orders, executor, trial
+        self._known: Answers | None = None
         self.count = 0
         self.bytes_up = np.zeros(len(orders), dtype=np.int64)
         self.bytes_down = np.zeros(len(orders), dtype=np.int64)
 
     def __call__(self, question: Brief) -> Answers:
         """What the clients say."""
-        assert self._rule is not None
+        if self._trial and self._known is not None:
+            return self._known
+        if self._rule is None:
+            raise FedkeelError("the server rule asks before training, but the client rule answers no survey")
         assert self._executor is not None
         told = rows(question, len(self._orders))
         orders = [
@@ -43,16 +48,17 @@ class Surveys:
         self.count += 1
         self.bytes_down += [nbytes(each) for each in told]
         self.bytes_up += uploaded(self._rule, trained).numpy()
-        return Answers(trained.messages, trained.sums, torch.tensor([[order.epochs] for order in orders]))
+        self._known = Answers(trained.messages, trained.sums, torch.tensor([[order.epochs] for order in orders]))
+        return self._known
 
     def work(self, sizes: NDArray[np.int64], local: LocalSettings) -> NDArray[np.int64]:
-        """[m], samples that each client goes through for one of them."""
+        """[m], samples that one of them takes each client; who runs out of time has used as much as the others."""
         if self._rule is None:
             return np.zeros_like(sizes)
-        whole = sizes * np.array([order.epochs for order in self._orders])
+        if self._rule.limit is None:
+            return sizes * local.epochs
         batch, _ = steps(sizes, np.ones_like(sizes), local.batch_size)
-        work: NDArray[np.int64] = whole if self._rule.limit is None else np.minimum(batch * self._rule.limit, whole)
-        return work
+        return sizes if self._rule.whole else np.minimum(batch * self._rule.limit, sizes * local.epochs)
 
 
 def follow(plan: Plan, ask: Callable[[Brief], Answers]) -> tuple[ServerState, Brief]:
