@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import nn
 
-from fedkeel import Experiment, run
+from fedkeel import Experiment, InputError, run
 from fedkeel.algorithms.fedagg import optimal_learning_rates
 from fedkeel.algorithms.messages import exact_sum
 from fedkeel.runtime import RoundEnd
@@ -392,3 +392,9 @@ def test_how_many_workers_there_are_changes_no_bit(
     for result, ends in runs[1:]:
         assert torch.equal(result.simulation.state.w, runs[0][0].simulation.state.w)
         assert [end.report for end in ends] == [end.report for end in runs[0][1]]
+
+
+@pytest.mark.parametrize("option", ["probe", "closed_loop"])
+def test_what_the_literal_reading_would_ignore_is_refused(option: str) -> None:
+    with pytest.raises(InputError, match=rf"algorithm\.{option}: true .* reading literal; accepted: reading practical"):
+        Experiment(algorithm={"name": "fedagg", "reading": "literal", option: True})

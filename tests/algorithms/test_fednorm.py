@@ -1,5 +1,6 @@
 """FedNorm against its one-dimensional problem and its rounds written out in numpy."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedkeel.algorithms.fednorm import norm_learning_rate
+from fedkeel.algorithms.fednorm import NormRate, norm_learning_rate
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, Vector
 
@@ -143,3 +144,13 @@ def test_the_last_move_goes_down_beside_the_weights() -> None:
     plain, more = (bench.train(name)[0].summary for name in ("fedavg", "fednorm"))
     assert more["bytes_up"] == plain["bytes_up"]
     assert more["bytes_down"] == plain["bytes_down"] + D * NUMBER * ROUNDS * bench.PER_ROUND
+
+
+def test_a_rate_that_has_decayed_to_nothing_does_not_start_anew() -> None:
+    """In float32, 0.5^k runs out of numbers; whether a client has a rate yet is another question."""
+    rule = NormRate(reading="literal", gamma=0.5)
+    kept = {"rate": torch.zeros(1), "round": torch.tensor([143])}
+    job = SimpleNamespace(kept=kept, round=torch.tensor([144]), carry={})
+    assert rule._smooth(job, torch.tensor([0.01]), torch.zeros(1)).tolist() == [0.0]  # type: ignore[arg-type]
+    first = SimpleNamespace(kept={**kept, "round": torch.tensor([0])}, round=torch.tensor([1]), carry={})
+    assert rule._smooth(first, torch.tensor([0.01]), torch.zeros(1)).tolist() == pytest.approx([0.005])  # type: ignore[arg-type]
