@@ -275,7 +275,8 @@ def test_more_threads_in_this_process_do_not_hang_the_workers() -> None:
 
 
 PARENT = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job inherits as ignored
 sys.path.insert(0, sys.argv[1])
 from tests.local.test_processes import *
 class Slow(nn.Linear):
