@@ -16,12 +16,13 @@ import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import studies
 import torch
-from scipy import stats
 
 from fedkeel import Experiment, FederatedData, run
 from fedkeel.algorithms import methods
@@ -41,6 +42,7 @@ LAST = 3
 TARGETS = {"dirichlet": 0.75, "two classes": 0.65}
 DIVERGED = "diverged.txt"
 FINETUNING_RATE = 0.02
+cell = partial(studies.cell, digits=1)
 FINETUNED = ("fedavg", "fedbabu", "fedgh")
 """Methods whose clients' models are also fine-tuned at the end."""
 
@@ -246,18 +248,6 @@ def collect(out: Path, chosen: Sequence[str], seeds: int) -> list[dict[str, Any]
             row = {"method": method, "partition": partition, "setting": setting, "diverged": lost, "tried": tried}
             rows.append({**row, "runs": runs})
     return rows
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """(Mean, half of the 95 % interval of Student's t), in percent."""
-    mean, count = float(np.mean(values)), len(values)
-    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / count**0.5) if count > 1 else float("nan")
-    return 100 * mean, 100 * half
-
-
-def cell(values: Sequence[float], sign: bool = False) -> str:
-    mean, half = interval(values)
-    return f"{mean:{'+' if sign else ''}.1f} ± {half:.1f}"
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> str:

@@ -136,9 +136,10 @@ class EpochRecorder(ClientRule):
 
 def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
     """Where clients stand, seen from their start, at the end (+) or the start (-) of an epoch, over its rate."""
-    away, rate = w - job.start, job.lr[..., epoch, None]
+    start, rate = job.start, job.lr[..., epoch, None]
     if w.dim() > 1:
-        away, rate = away[rows], rate[rows]
+        w, start, rate = w[rows], start[rows], rate[rows]
+    away = w - start
     ways = torch.where(rate > 0, away / rate, torch.zeros_like(away))
     job.sums["way"][epoch] += sign * exact_sum(ways.reshape(-1, w.shape[-1]))
 
@@ -156,7 +157,7 @@ class AggregatedRates(Control, EpochRecorder):
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sums go up only if the next round needs them."""
         begun = super().begin(job, oracle)
-        return begun if (self.survey is None) else replace(begun, sums={})
+        return begun if self.survey is None else replace(begun, sums={})
 
     def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> None:
         if self.closed_loop and "phi1" in job.received:
@@ -178,7 +179,7 @@ class AggregatedRates(Control, EpochRecorder):
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Nothing but sums."""
-        return super().end(job, w, oracle) if (self.survey is None) else ({}, job.kept)
+        return super().end(job, w, oracle) if self.survey is None else ({}, job.kept)
 
 
 class PointGradients(ClientRule):
