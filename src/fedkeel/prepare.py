@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedkeel import models, streams
+from fedkeel import models, streams, usercode
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
-from fedkeel.errors import FedkeelError, InputError
+from fedkeel.errors import InputError
 from fedkeel.experiment import DatasetSettings, Experiment
 from fedkeel.local.batches import batch_sizes
 from fedkeel.params import Layout, head_objection
@@ -48,7 +47,7 @@ def federate(experiment: Experiment) -> FederatedData:
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
         raise InputError(f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)")
-    loaded = _call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
+    loaded = usercode.call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
     if isinstance(loaded, FederatedData):
         return _dealt_out(loaded, experiment)
     if not isinstance(loaded, Dataset):
@@ -129,29 +128,10 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
     if ":" not in name:
         return models.build(name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
-    module = _call(name, "model.name", options)
+    module = usercode.call(name, "model.name", options)
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
     return module
-
-
-def _call(name: str, field: str, options: dict[str, Any]) -> Any:
-    """Call `module:function`; whatever goes wrong in the user's code is told as theirs."""
-    module, _, function = name.partition(":")
-    try:
-        target = getattr(import_module(module), function)
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{field}: {name!r} cannot be imported ({_said(error)}); accepted: module:function") from error
-    try:
-        return target(**options)
-    except FedkeelError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{field}: {name} failed ({_said(error)})") from error
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
@@ -191,7 +171,9 @@ def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: i
     try:
         logits = module(x)
     except Exception as error:
-        raise InputError(f"model: it fails on a {which} batch of shape {list(x.shape)} ({_said(error)})") from error
+        raise InputError(
+            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)})"
+        ) from error
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         kind = f"a {type(logits).__name__}" if not isinstance(logits, Tensor) else str(logits.dtype)
         raise InputError(f"model: its output on a {which} batch is {kind}; accepted: a floating-point tensor")

@@ -3,9 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import FleetSettings
 from fedkeel.fleet.clock import EventQueue
-from fedkeel.fleet.profile import Fleet
 
 events = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 1.5, 2.0]), st.integers(0, 2)), max_size=30)
 
@@ -41,10 +39,3 @@ def test_the_past_is_refused(time: float) -> None:
     next(iter(queue))
     with pytest.raises(FedkeelError, match="cannot be scheduled"):
         queue.schedule(time, (0,), "b")
-
-
-def test_a_job_of_average_size_takes_ten_seconds_by_default() -> None:
-    fleet = Fleet(FleetSettings(), average_work=600 * 5)
-    assert fleet.job_seconds(1200 * 5) == pytest.approx(20)
-    assert fleet.job_seconds(600 * 2) == pytest.approx(4)
-    assert all(Fleet(FleetSettings(), float(n)).job_seconds(n) == 10 for n in range(1, 3000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Generic, TypeVar
 
 from fedkeel.errors import FedkeelError
@@ -40,7 +41,14 @@ class EventQueue(Generic[E]):
 
     def __iter__(self) -> Iterator[Event[E]]:
         """Take events until none is left; handling one may schedule more."""
+        return self.until(inf)
+
+    def until(self, time: float) -> Iterator[Event[E]]:
+        """The same, as long as they do not come after `time`; if one would, it is that time at the end."""
         while self._heap:
+            if self._heap[0][0] > time:
+                self.now = time
+                return
             self.now, _, _, what = heapq.heappop(self._heap)
             yield Event(self.now, what)
 
