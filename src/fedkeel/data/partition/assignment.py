@@ -13,7 +13,7 @@ class Assignment:
     """Compressed rows: a million clients cost two arrays, not a million."""
 
     indices: NDArray[np.int64]
-    """[samples], sample numbers, client after client."""
+    """[samples of clients], sample numbers, client after client."""
     offsets: NDArray[np.int64]
     """[clients + 1], where each client's samples begin in `indices`, and the end."""
 
@@ -23,6 +23,16 @@ class Assignment:
         sizes = np.bincount(owner, minlength=clients)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return cls(np.argsort(owner, kind="stable").astype(np.int64, copy=False), offsets)
+
+    def capped(self, most: int, draw: np.random.Generator) -> Assignment:
+        """At most so many samples a client, each subset of them alike likely, in the same order as before."""
+        shuffled = draw.permutation(len(self.indices))
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        by_client = shuffled[np.argsort(owner[shuffled], kind="stable")]
+        number = np.arange(len(owner)) - self.offsets[owner]
+        kept = np.sort(by_client[number < most])
+        offsets = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, most))]).astype(np.int64)
+        return Assignment(self.indices[kept], offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

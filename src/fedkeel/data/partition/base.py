@@ -15,7 +15,7 @@ from fedkeel.settings import Section
 
 
 class Partition(Section, ABC):
-    """Deals every sample to exactly one client: a pure function of labels, number of clients and seed.
+    """Deals every sample to one client, or to none: a pure function of labels, number of clients and seed.
 
     Samples are dealt to slots, which are then given to clients at random, so that a client's number says
     nothing about its data. The same seed makes the same clients large, whatever the kind.
@@ -24,6 +24,8 @@ class Partition(Section, ABC):
     kind: str
     size_ratio: float = Field(default=1.0, ge=1, le=1e6)
     """ξ of FedLGA's Fig. 10: a random half of the clients, rounded down, weighs ξ and the others 1."""
+    max_size: int | None = Field(default=None, ge=1)
+    """Most samples of a client: from all that it was dealt so many are drawn at random, and the rest is nobody's."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
         """Deal the samples with these labels to `clients`; raises InputError where that is impossible."""
@@ -35,7 +37,8 @@ class Partition(Section, ABC):
         client_of_slot = draw.permutation(clients)
         weights = draw.permutation(self._weights(clients))
         slots = self._slots(labels, weights, draw)
-        return Assignment.from_owner(client_of_slot[slots], clients)
+        dealt = Assignment.from_owner(client_of_slot[slots], clients)
+        return dealt if self.max_size is None else dealt.capped(self.max_size, streams.generator(seed, "surplus"))
 
     @abstractmethod
     def _slots(

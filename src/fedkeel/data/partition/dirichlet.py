@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedkeel.data.partition.apportion import apportion
 from fedkeel.data.partition.base import Partition, check_room
 from fedkeel.data.partition.pool import Pool
+from fedkeel.errors import InputError
 
 
 class Dirichlet(Partition):
@@ -36,6 +37,15 @@ class Dirichlet(Partition):
     per: Literal["class", "client"] = "class"
     min_size: int = Field(default=1, ge=0)
     """Fewest samples of a client; 0 lets clients be empty with `per: class` and is 1 with `per: client`."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.max_size is not None and self.min_size > self.max_size:
+            raise InputError(
+                f"partition.max_size: {self.max_size} is not accepted with partition.min_size={self.min_size}; "
+                "accepted: at least that"
+            )
+        return self
 
     def _check_size(self, samples: int, clients: int) -> None:
         if self._fewest > 0:
