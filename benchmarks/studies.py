@@ -2,11 +2,13 @@
 
 python benchmarks/studies.py list
 python benchmarks/studies.py run mnist-linear --out DIR --seeds 3    # what is finished is not run again
+python benchmarks/studies.py run fedasmu --only FedASMU,FedAvg --workers 1
 python benchmarks/studies.py table mnist-linear --out DIR            # into benchmarks/results and docs/algorithms
 python benchmarks/studies.py show mnist-linear                       # the commands of its single runs
 
 A study is a file that names an experiment, scenes and variants, each with settings on top as on the command line; every
-variant runs in every scene with every seed. Two runs at a time, one thread each.
+variant runs in every scene with every seed, or with the first few, if the study says so. Two runs at a time, one thread
+each. A run is done as its experiment says, but not in worker processes of its own, if the executor is left open.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ import argparse
 import json
 import multiprocessing
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -48,6 +50,12 @@ class Study:
     """The last round that counts, if not all do."""
     reference: str | None
     """The variant that the others are compared with, seed by seed."""
+    over: Literal["rounds", "time"]
+    """What the way to the target is measured in."""
+    seeds: Mapping[str, int]
+    """Variants that run only with the first so many seeds."""
+    first_seed: int
+    """Where seeds are counted from: settings are not chosen on the seeds that they are compared on."""
 
     @classmethod
     def read(cls, name: str) -> Study:
@@ -56,15 +64,32 @@ class Study:
             raise SystemExit(f"no study {name!r}; there are: {', '.join(names())}")
         told = yaml.safe_load(path.read_text())
         base = (path.parent / told.pop("base")).resolve()
-        return cls(name=name, base=base, **{"scenes": {"": []}, "reference": None, "until": None, **told})
+        left_out = {
+            "scenes": {"": []},
+            "reference": None,
+            "until": None,
+            "over": "rounds",
+            "seeds": {},
+            "first_seed": 0,
+        }
+        return cls(name=name, base=base, **{**left_out, **told})
 
-    def cases(self, seeds: int) -> list[Case]:
+    def cases(self, seeds: int, only: Collection[str] = ()) -> list[Case]:
+        """Of all variants, or only of some."""
         return [
             Case(self.name, scene, variant, s)
-            for s in range(seeds)
+            for s in range(self.first_seed, self.first_seed + seeds)
             for scene in self.scenes
-            for variant in self.variants
+            for variant in only or self.variants
+            if s - self.first_seed < self.seeds.get(variant, seeds)
         ]
+
+    def chosen(self, words: str) -> list[str]:
+        """The variants that are named, with commas between them; one name may hold commas itself."""
+        names = [words] if words in self.variants else [word.strip() for word in words.split(",") if word.strip()]
+        if unknown := [name for name in names if name not in self.variants]:
+            raise SystemExit(f"no variant {', '.join(unknown)}; there are: {'; '.join(self.variants)}")
+        return names
 
 
 @dataclass(frozen=True)
@@ -107,11 +132,11 @@ def run_one(job: tuple[Case, Path]) -> Case:
     return case
 
 
-def run_all(study: Study, out: Path, seeds: int) -> None:
-    jobs = [(case, out) for case in study.cases(seeds)]
+def run_all(study: Study, out: Path, seeds: int, only: Collection[str] = (), workers: int = 2) -> None:
+    jobs = [(case, out) for case in study.cases(seeds, only)]
     for case, _ in jobs:
         case.experiment()  # whatever is wrong with a setting is told before the first run
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
         for number, case in enumerate(pool.imap_unordered(run_one, jobs), 1):
             print(f"{number}/{len(jobs)} {case}", flush=True)
 
@@ -132,8 +157,8 @@ def collect(study: Study, out: Path, seeds: int) -> list[dict[str, Any]]:
             "accuracy": float(np.mean(curve[-study.last :])),
             "mean_accuracy": float(np.mean(curve)),
             "best_accuracy": max(curve),
-            "rounds_to_target": next((e["round"] for e in history if e["accuracy"] >= study.target), None),
-            **{key: history[-1][key] for key in ("round", "bytes_up", "bytes_down")},
+            **to_target(history, study.target),
+            **{key: history[-1][key] for key in ("round", "virtual_seconds", "updates", "bytes_up", "bytes_down")},
             "rates": rates(folder, study.until),
         }
         if "local_accuracy" in history[-1]:
@@ -143,6 +168,17 @@ def collect(study: Study, out: Path, seeds: int) -> list[dict[str, Any]]:
         row["report"] = {key: last[key] for key in ("gradient_bound", "smoothness") if key in last}
         rows.append(row)
     return rows
+
+
+def to_target(history: Sequence[Mapping[str, Any]], target: float) -> dict[str, float | None]:
+    """What it took until the first evaluation at the target; nothing if there is none."""
+    row = next((each for each in history if each["accuracy"] >= target), None)
+    return {
+        "rounds_to_target": row and row["round"],
+        "seconds_to_target": row and row["virtual_seconds"],
+        "updates_to_target": row and row["updates"],
+        "bytes_to_target": row and row["bytes_up"] + row["bytes_down"],
+    }
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -166,7 +202,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def cell(values: Sequence[float], sign: bool = False, factor: float = 100, digits: int = 2) -> str:
     mean, half = (factor * each for each in interval(values))
-    return f"{mean:{'+' if sign else ''}.{digits}f} ± {half:.{digits}f}"
+    return f"{mean:{'+' if sign else ''}.{digits}f}" + (f" ± {half:.{digits}f}" if len(values) > 1 else "")
 
 
 def table(study: Study, rows: Sequence[dict[str, Any]]) -> str:
@@ -195,21 +231,63 @@ def stopped(runs: Sequence[dict[str, Any]]) -> list[str]:
 def cells(study: Study, runs: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> dict[str, str]:
     """A variant's row, by header."""
     row = {}
-    for key, header in (("accuracy", "final accuracy"), ("mean_accuracy", "mean over all rounds")):
+    by_seed = {other["seed"]: other for other in base if whole(base)}
+    pairs = [(run, by_seed[run["seed"]]) for run in runs if run["seed"] in by_seed]
+    measures = {"accuracy": "final accuracy", "mean_accuracy": "mean over all rounds"}
+    for key, header in list(measures.items())[: 1 if study.over == "time" else None]:
         row[header] = cell([run[key] for run in runs])
-        if base and whole(base):
-            gaps = [run[key] - other[key] for run, other in zip(runs, base, strict=True)]
+        if pairs:
+            gaps = [run[key] - other[key] for run, other in pairs]
             same = runs[0]["variant"] == study.reference
             row[f"{header}, against {study.reference}"] = "" if same else cell(gaps, sign=True)
-    row[f"rounds to {study.target:.0%}"] = ", ".join(str(run["rounds_to_target"] or "-") for run in runs)
-    ends = [np.mean([run["rates"][end] for run in runs]) for end in (0, 1)]
-    row["learning rate, first to last round"] = " to ".join(f"{rate:.3g}" for rate in ends)
+    if study.over == "time":
+        row |= times(study, runs, pairs)
+    else:
+        row[f"rounds to {study.target:.0%}"] = ", ".join(str(run["rounds_to_target"] or "-") for run in runs)
+        ends = [np.mean([run["rates"][end] for run in runs]) for end in (0, 1)]
+        row["learning rate, first to last round"] = " to ".join(f"{rate:.3g}" for rate in ends)
     if "local_accuracy" in runs[0]:
         own = [cell([run["local_accuracy"][key] for run in runs]) for key in ("mean", "std")]
         row["participants' own models: mean, std"] = ", ".join(own)
     for name in runs[0]["report"]:
         row[name] = cell([run["report"][name] for run in runs], factor=1, digits=1)
     return row
+
+
+def times(
+    study: Study, runs: Sequence[dict[str, Any]], pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]
+) -> dict[str, str]:
+    """The way to the target on the virtual clock, seed by seed."""
+    goal = f"to {study.target:.0%}"
+    scales = {
+        f"virtual seconds {goal}": ("seconds_to_target", 1),
+        f"uploads {goal}": ("updates_to_target", 1),
+        f"MB {goal}, up and down": ("bytes_to_target", 1e-6),
+    }
+    row = {
+        header: ", ".join("-" if run[key] is None else f"{factor * run[key]:.0f}" for run in runs)
+        for header, (key, factor) in scales.items()
+    }
+    if pairs:
+        same = runs[0]["variant"] == study.reference
+        row[f"times as fast as {study.reference}, least"] = "" if same else speed_up(pairs)
+    return row
+
+
+def speed_up(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
+    """The least over seeds of the other's virtual seconds to the target against one's own.
+
+    Where the other never came there, it took longer than its whole run.
+    """
+    if any(own["seconds_to_target"] is None for own, _ in pairs):
+        return "-"
+    ratios = []
+    for own, other in pairs:
+        late = other["seconds_to_target"] is None
+        seconds = other["virtual_seconds"] if late else other["seconds_to_target"]
+        ratios.append((seconds / own["seconds_to_target"], late))
+    least, late = min(ratios)
+    return f"{'> ' if late else ''}{least:.2f}"
 
 
 def publish(study: Study, rows: list[dict[str, Any]]) -> None:
@@ -228,18 +306,21 @@ def main() -> None:
     parser.add_argument("study", nargs="?")
     parser.add_argument("--out", type=Path, default=Path("runs/studies"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", metavar="VARIANT[,VARIANT]", default="", help="of run and show")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     given = parser.parse_args()
     if given.what == "list":
         for name in names():
             print(f"{name}: {Study.read(name).about}")
         return
     study = Study.read(given.study or "")
+    only = study.chosen(given.only)
     match given.what:
         case "show":
-            for case in study.cases(given.seeds):
+            for case in study.cases(given.seeds, only):
                 print(shlex.join(["fedkeel", "run", str(study.base), *case.settings]))
         case "run":
-            run_all(study, given.out, given.seeds)
+            run_all(study, given.out, given.seeds, only, given.workers)
         case "table":
             publish(study, collect(study, given.out, given.seeds))
 

@@ -111,6 +111,9 @@ def run(
             folder = open_.enter_context(RunFolder.below(Path(below), _folder_name(experiment), experiment))
         started = perf_counter()
         history = _follow(simulation, [folder.add if folder else None, progress])
+        in_flight = simulation.flights.close()
+        if folder is not None:
+            folder.add_unfinished(in_flight)
         summary = _summary(simulation, history, perf_counter() - started, choice)
         flat.load(simulation.evaluated, simulation.buffers)
         if folder is not None:  # before anything else can go wrong
@@ -169,7 +172,7 @@ def _finetuned(
     local = experiment.local.model_copy(update={"epochs": epochs})
     rule = FineTuning(part=experiment.finetune.part)
     executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
-    last = experiment.local.lr * experiment.local.lr_decay ** (simulation.version - 1)
+    last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
     rate = experiment.finetune.lr or last
     lr = torch.full((epochs,), rate, dtype=simulation.state.w.dtype, device=simulation.state.w.device)
     models = [(client, simulation.own(client)) for client in clients]
@@ -259,9 +262,14 @@ def _summary(
         "rounds_to_target": reached.round if reached else None,
         "virtual_seconds": last.virtual_seconds,
         "virtual_seconds_to_target": reached.virtual_seconds if reached else None,
+        "updates_to_target": reached.updates if reached else None,
+        "bytes_to_target": reached.bytes_up + reached.bytes_down if reached else None,
         "bytes_up": last.bytes_up,
         "bytes_down": last.bytes_down,
         "updates": last.updates,
+        "updates_refused": simulation.refused,
+        "jobs_lost": simulation.flights.lost,
+        "jobs_in_flight": simulation.flights.left,
         "wall_seconds": wall_seconds,
         "seconds_per_round_median": float(np.median(simulation.round_seconds)),
         "samples_per_second": simulation.samples_trained / sum(simulation.round_seconds),

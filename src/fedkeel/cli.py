@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Fetch data sets and look at partitions.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+fleet_app = typer.Typer(help="Look at the devices.", no_args_is_help=True)
+app.add_typer(fleet_app, name="fleet")
 
 
 def _version(asked: bool) -> None:
@@ -107,27 +109,47 @@ def list_(
 
 @app.command(
     epilog="Examples:  fedkeel plot runs/a runs/b --out compare.png --x virtual_seconds  |  "
-    "fedkeel plot runs/a --what rates --out rates.png"
+    "fedkeel plot runs/a --what timeline --first 100 --last 300 --out lanes.png"
 )
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     what: Annotated[
-        Literal["curves", "rates"], typer.Option(help="Learning curves, or the learning rates that clients used.")
+        Literal["curves", "rates", "timeline", "staleness", "weights"],
+        typer.Option(
+            help="Learning curves; learning rates that clients used; what devices of one run did when; how stale "
+            "updates were; weights that they were given."
+        ),
     ] = "curves",
     out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file; default: WHAT.png.")] = None,
     x: Annotated[Literal["round", "virtual_seconds", "updates", "bytes_up"], typer.Option(help="Of curves.")] = "round",
+    first: Annotated[float | None, typer.Option(help="Of the timeline: from this virtual second.")] = None,
+    last: Annotated[float | None, typer.Option(help="Until this one; by default 25 mean jobs later.")] = None,
 ) -> None:
-    """Draw the learning curves of runs in one figure, or the learning rates that their clients used."""
+    """Draw the learning curves of runs in one figure, or something else that they recorded."""
     from fedkeel.report.curves import learning_curves
     from fedkeel.report.rates import learning_rates
     from fedkeel.report.runs import RunRecord
+    from fedkeel.report.staleness import staleness_histograms, weight_histograms
+    from fedkeel.report.timeline import timeline
 
     out = out or Path(f"{what}.png")
+    for option, value in (("--first", first), ("--last", last)):
+        if value is not None and what != "timeline":
+            raise InputError(f"{option}: {value:g} is not accepted with {what}; accepted: --what timeline")
     records = [RunRecord.read(path) for path in runs]
-    if what == "curves":
-        learning_curves(records, [out], x)
-    else:
-        learning_rates(records, [out])
+    match what:
+        case "curves":
+            learning_curves(records, [out], x)
+        case "rates":
+            learning_rates(records, [out])
+        case "timeline":
+            if len(records) > 1:
+                raise InputError(f"runs: {len(records)} are not accepted with a timeline; accepted: one")
+            timeline(records[0], [out], first, last)
+        case "staleness":
+            staleness_histograms(records, [out])
+        case "weights":
+            weight_histograms(records, [out])
     typer.echo(out)
 
 
@@ -163,6 +185,33 @@ def data_show(
     title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"
     label_heatmap(counts, path, title=title)
     display.partition(counts, path)
+
+
+@fleet_app.command(
+    "show",
+    epilog="Examples:  fedkeel fleet show fleet.speed_ratio=5  |  "
+    "fedkeel fleet show my.yaml --set fleet.profile=devices.csv --out devices.png",
+)
+def fleet_show(
+    given: Given = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder.")] = None,
+) -> None:
+    """Show how long jobs take on the devices, how fast their links are and when they are on: a table and a figure."""
+    from fedkeel import display
+    from fedkeel.fleet.profile import Fleet
+    from fedkeel.prepare import prepare
+    from fedkeel.report.fleet import JobCosts, fleet_profile
+
+    experiment, data, model = prepare(_experiment(given, overrides))
+    fleet = Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed)
+    nbytes = sum(tensor.nbytes for tensor in model.state_dict().values())
+    costs = JobCosts.of(fleet, data.sizes, experiment.local.epochs, nbytes)
+    what = f"fleet-{Path(experiment.fleet.profile).stem}.png".replace(":", "_")
+    path = Path(what) if out is None else out if out.suffix else out / what
+    title = f"{len(fleet):,} devices, {Path(experiment.fleet.profile).name}, seed {experiment.seed}"
+    fleet_profile(fleet, costs, path, title)
+    display.fleet(fleet, costs, nbytes, path)
 
 
 def main() -> None:

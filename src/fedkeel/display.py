@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,11 @@ from rich.table import Table
 from fedkeel.api import Result
 from fedkeel.data.statistics import mean_wasserstein
 from fedkeel.experiment import Experiment
+from fedkeel.fleet.profile import Fleet
 from fedkeel.runtime import RoundEnd
+
+if TYPE_CHECKING:
+    from fedkeel.report.fleet import JobCosts
 
 SHOWN = 20  # clients listed one by one
 
@@ -70,6 +75,10 @@ def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
         yield advance
 
 
+def _train_loss(end: RoundEnd) -> str:
+    return "" if end.train_loss is None else f"  train loss {end.train_loss:.3f}"
+
+
 def _score(end: RoundEnd) -> str:
     assert end.evaluation is not None
     return f"accuracy {end.evaluation.accuracy:.2%}  loss {end.evaluation.loss:.3f}"
@@ -80,7 +89,7 @@ def _lines(rounds: int) -> Callable[[RoundEnd], None]:
 
     def write(end: RoundEnd) -> None:
         if end.evaluation is not None and (end.round % stride == 0 or end.round == rounds):
-            console.print(f"round {end.round}/{rounds}  {_score(end)}  train loss {end.train_loss:.3f}")
+            console.print(f"round {end.round}/{rounds}  {_score(end)}{_train_loss(end)}")
 
     return write
 
@@ -133,3 +142,37 @@ def partition(counts: NDArray[np.int64], figure: Path) -> None:
         soft_wrap=True,
     )
     console.print(f"heat map  {figure}", soft_wrap=True, markup=False)
+
+
+def fleet(devices: Fleet, costs: JobCosts, nbytes: int, figure: Path) -> None:
+    """How long jobs take, and what else the devices differ in."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "min", "median", "mean", "max"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values, matters in (
+        ("milliseconds a sample", 1e3 * devices.seconds / devices.unit, True),
+        ("seconds of training", costs.training, True),
+        (f"seconds to exchange {nbytes / 1e6:.3g} MB", costs.exchange, costs.exchange.any()),
+        ("seconds of a job", costs.job, costs.exchange.any()),
+        ("uplink, Mbit/s", devices.uplink / 1e6, np.isfinite(devices.uplink).all()),
+        ("downlink, Mbit/s", devices.downlink / 1e6, np.isfinite(devices.downlink).all()),
+        ("latency, s", devices.latency, devices.latency.any()),
+        ("chance to lose a job", devices.dropout, devices.dropout.any()),
+        ("share of time on", devices.availability, not devices.always_on),
+        ("period of being on, s", devices.period, not devices.always_on),
+    ):
+        if matters:
+            table.add_row(name, *(f"{f(values):.4g}" for f in (np.min, np.median, np.mean, np.max)))
+    without = len(devices) - len(costs.job)
+    console.print(f"{len(devices)} devices{f', {without} of them without data' if without else ''}")
+    console.print(table)
+    console.print(
+        f"slowest to fastest: {devices.seconds.max() / devices.seconds.min():.4g} for equal work, "
+        f"{costs.job.max() / costs.job.min():.4g} for jobs"
+    )
+    free = [
+        name for name, speed in (("uploads", devices.uplink), ("downloads", devices.downlink)) if np.isinf(speed).all()
+    ]
+    if free:
+        console.print(f"{' and '.join(free)} take no time{' but latency' if devices.latency.any() else ''}")
+    console.print(f"figure  {figure}", soft_wrap=True, markup=False)

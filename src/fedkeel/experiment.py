@@ -10,9 +10,11 @@ from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, field_v
 
 from fedkeel import algorithms, models, yamltext
 from fedkeel.algorithms import ClientRule, ServerRule
+from fedkeel.algorithms.rules import Pace
 from fedkeel.data import datasets
 from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.errors import InputError
+from fedkeel.fleet.settings import FleetSettings as FleetSettings
 from fedkeel.settings import Section, explain
 from fedkeel.spelling import RULES, chosen, named, put, rules_inside, spelled_out
 
@@ -123,16 +125,22 @@ class FinetuneSettings(Section):
     """Which weights move."""
 
 
-class FleetSettings(Section):
-    """How fast the devices are, and how much of their work they get done."""
+class ScheduleSettings(Section):
+    """Whom the server dispatches when, and how long it waits."""
 
-    fastest_job_seconds: Annotated[float, Field(gt=0, le=1e12)] = 10.0
-    """Virtual seconds that a job of average size takes."""
-    rho: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of a round's devices that run out of time before their last epoch (FedLGA's ρ)."""
-    tau_max: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """How many epochs they miss at most: 1 to so many, all alike likely; by default all but one. FedLGA's τ is one
-    more, so its τ_max = 4 is 3 here."""
+    pace: Literal["auto", "barrier", "stream", "periodic", "concurrency"] = "auto"
+    """By default that of the method: rounds with a barrier; rounds whose updates are received at once; `per_round`
+    devices every so many seconds; or always so many devices at work."""
+    trigger_seconds: Annotated[float, Field(gt=0, le=1e12)] = 10.0
+    """Of `periodic`: virtual seconds between dispatches (FedASMU's T)."""
+    busy_share: Share = 0.5
+    """Of `periodic`: nobody is dispatched while this share of all clients is at work."""
+    concurrency: Count | None = None
+    """Of `concurrency`: clients at work; by default three times `per_round`, or all if there are fewer."""
+    deadline_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    """Of rounds: virtual seconds after which the server goes on without those who are late."""
+    over_select: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """Of rounds: dispatch this share more than `per_round`, and go on without the last ones."""
 
 
 class ExecutorSettings(Section):
@@ -188,6 +196,7 @@ class Experiment(Section):
     algorithm: AlgorithmSettings = AlgorithmSettings()
     local: LocalSettings = LocalSettings()
     fleet: FleetSettings = FleetSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
     clients: Annotated[int, Field(gt=0, le=100_000_000)] = 20
     per_round: Count | None = None
     """Clients that take part in a round: by default 10, or all if there are fewer."""
@@ -197,6 +206,9 @@ class Experiment(Section):
     """How a round's clients are drawn: each at most once; or with replacement in proportion to their samples, and then
     averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA)."""
     rounds: Count = 30
+    """For a method without rounds, `per_round` arrivals are one."""
+    limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    """Virtual seconds after which the run ends, if it has not before."""
     seed: NonNegativeInt = 0
     evaluate_every: Count = 1
     evaluate_local: bool = False
@@ -252,9 +264,51 @@ class Experiment(Section):
                 f"fleet.rho: {self.fleet.rho:g} is not accepted with local.epochs=1, of which none can be missed; "
                 "accepted: local.epochs of 2 or more"
             )
+        self._check_pace()
         if self.stop_at_target and self.target_accuracy is None:
             raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
         return self
+
+    def _check_pace(self) -> None:
+        """Whether the method can work like this."""
+        own, asked, schedule = self.algorithm.rules()[1].pace, self.schedule.pace, self.schedule
+        if (own == "barrier") != (self.pace == "barrier"):
+            accepted = "barrier" if own == "barrier" else "stream, periodic or concurrency"
+            raise InputError(
+                f"schedule.pace: {asked} is not accepted with {self.algorithm.label}; accepted: auto, {accepted}"
+            )
+        if self.pace in ("barrier", "stream"):
+            misplaced: dict[str, float | None] = {"concurrency": schedule.concurrency}
+        else:
+            misplaced = {"deadline_seconds": schedule.deadline_seconds, "over_select": schedule.over_select or None}
+        if self.pace == "periodic":
+            misplaced["concurrency"] = schedule.concurrency
+        for field, value in misplaced.items():
+            if value is not None:
+                raise InputError(
+                    f"schedule.{field}: {value:g} is not accepted at the pace {self.pace}; accepted: leave it out, or "
+                    f"another {'method' if asked == 'auto' else 'schedule.pace'}"
+                )
+        if self.pace != "barrier" and self.sampling != "uniform":
+            raise InputError(
+                f"sampling: {self.sampling} is not accepted with {self.algorithm.label}, which receives updates one by "
+                "one; accepted: uniform"
+            )
+
+    @property
+    def pace(self) -> Pace:
+        """Of dispatches: what was asked for, or the method's own."""
+        return self.algorithm.rules()[1].pace if self.schedule.pace == "auto" else self.schedule.pace
+
+    @property
+    def busy_limit(self) -> int:
+        """Clients that may be at work at once, where they are dispatched every so many seconds."""
+        return max(1, int(self.schedule.busy_share * self.clients))
+
+    @property
+    def concurrency(self) -> int:
+        """Clients at work, where there are always as many."""
+        return min(self.clients, self.schedule.concurrency or 3 * self.participants)
 
     @property
     def participants(self) -> int:

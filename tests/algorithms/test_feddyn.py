@@ -66,7 +66,7 @@ def by_hand(
 def check(result: Result, hand: Hand) -> None:
     np.testing.assert_allclose(bench.weights(result), hand.mean, rtol=0, atol=1e-12)
     np.testing.assert_allclose(result.simulation.state.w, hand.x, rtol=0, atol=1e-12)
-    kept = result.simulation._kept
+    kept = result.simulation.desk.kept
     assert kept.keys() == hand.grad.keys()
     for client, message in kept.items():
         np.testing.assert_allclose(-hand.alpha[client] * message["h"], hand.grad[client], rtol=0, atol=1e-12)
@@ -138,7 +138,7 @@ def test_the_mean_of_the_clients_is_tested_and_not_the_servers_own_model() -> No
 
 
 def test_who_is_absent_keeps_its_state() -> None:
-    one, two = (bench.train(FEDDYN, rounds=rounds)[0].simulation._kept for rounds in (1, 2))
+    one, two = (bench.train(FEDDYN, rounds=rounds)[0].simulation.desk.kept for rounds in (1, 2))
     first, second = bench.chosen(1), bench.chosen(2)
     assert [*one] == first
     assert sorted(two) == sorted({*first, *second})

@@ -69,7 +69,7 @@ def by_hand(
 
 def kept(result: Result) -> dict[int, Vector]:
     """The c_i of everybody who has one."""
-    return {client: message["c"].numpy() for client, message in result.simulation._kept.items()}
+    return {client: message["c"].numpy() for client, message in result.simulation.desk.kept.items()}
 
 
 def check(result: Result, expected: tuple[Vector, Vector, dict[int, Vector]]) -> None:

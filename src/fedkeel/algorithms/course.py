@@ -48,7 +48,7 @@ class Course:
             w = torch.addcmul(w, rate, self.offset, value=-1, out=out)
         return w
 
-    def first(self, count: int) -> Course:
-        """That of the first so many clients of a stack."""
+    def pick(self, rows: slice | Tensor) -> Course:
+        """That of some clients of a stack."""
         parts = (self.offset, self.pull, self.anchor)
-        return Course(self.share, *(part if part is None else part[:count] for part in parts))
+        return Course(self.share, *(part if part is None else part[rows] for part in parts))

@@ -48,6 +48,8 @@ class PrivateBody(ClientRule):
         means, counts = oracle.class_means(w)
         return {"means": means, "held": counts > 0}, {"w": w, "buffers": oracle.buffers}
 
+    ragged = True
+
     def weigh(self, messages: Message, count: int) -> Tensor:
         """A mean and a label for each class that a client holds."""
         means = messages["means"]

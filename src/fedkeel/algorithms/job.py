@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from fedkeel.algorithms.course import Course
@@ -36,6 +37,16 @@ class Job:
     """What the server sent along (`ServerRule.send`)."""
     kept: Message
     """The client's own state: `ClientRule.initial`, then what its last job kept."""
+    version: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
+    """[..., 1], the number of the global model that it starts from, from 0."""
+    slot: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
+    """[..., 1], after how many epochs a fresh global model comes; 0: none does."""
+    fresh: Tensor | None = None
+    """[..., D], that model; what stands where `slot` is 0 means nothing."""
+    fresh_buffers: Tensor | None = None
+    """[..., B], its batch-norm statistics."""
+    fresh_version: Tensor | None = None
+    """[..., 1], its number."""
     course: Course = field(default_factory=Course)
     """What the direction is made of beside the gradient; set in `begin`."""
     carry: dict[str, Tensor] = field(default_factory=dict)
@@ -51,26 +62,31 @@ class Job:
         """
         return path_length(self.lr, self.epochs, self.steps, self.momentum)
 
-    def first(self, count: int) -> Job:
-        """The first so many clients of a stack, as views."""
+    def pick(self, rows: slice | Tensor) -> Job:
+        """Some clients of a stack; the first so many as views."""
         return replace(
             self,
-            round=self.round[:count],
-            start=self.start[:count],
-            buffers=self.buffers[:count],
-            epochs=self.epochs[:count],
-            steps=self.steps[:count],
-            lr=self.lr[:count],
-            samples=self.samples[:count],
-            received=_first(self.received, count),
-            kept=_first(self.kept, count),
-            course=self.course.first(count),
-            carry=_first(self.carry, count),
+            round=self.round[rows],
+            version=self.version[rows],
+            start=self.start[rows],
+            buffers=self.buffers[rows],
+            epochs=self.epochs[rows],
+            steps=self.steps[rows],
+            lr=self.lr[rows],
+            samples=self.samples[rows],
+            received=_pick(self.received, rows),
+            kept=_pick(self.kept, rows),
+            slot=self.slot[rows],
+            fresh=None if self.fresh is None else self.fresh[rows],
+            fresh_buffers=None if self.fresh_buffers is None else self.fresh_buffers[rows],
+            fresh_version=None if self.fresh_version is None else self.fresh_version[rows],
+            course=self.course.pick(rows),
+            carry=_pick(self.carry, rows),
         )
 
 
-def _first(message: Message, count: int) -> dict[str, Tensor]:
-    return {name: tensor[:count] for name, tensor in message.items()}
+def _pick(message: Message, rows: slice | Tensor) -> dict[str, Tensor]:
+    return {name: tensor[rows] for name, tensor in message.items()}
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,10 @@ class Updates:
     """Of local training."""
     pull: float = 0.0
     """`ClientRule.pull`"""
+    slot: Tensor | None = None
+    """[m, 1], as `Job.slot`, where clients may get fresh models."""
+    fresh: Tensor | None = None
+    """[m, D], as `Job.fresh`."""
 
     @property
     def delta(self) -> Tensor:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 Penalty = Callable[..., Tensor]
 """`penalty(features, *given)` [b]: what is added to the loss of each of a mini-batch's samples."""
+
+
+Sample = Literal["batch", "proxy"]
+"""Which samples a loss is of: the current mini-batch, or a fixed sample of what other clients have."""
 
 
 class Oracle(Protocol):
@@ -44,6 +48,16 @@ class Oracle(Protocol):
 
     def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """(Mean features [..., classes, F] of each class of the client's samples, how many they are [..., classes])."""
+        ...
+
+    def peek(
+        self, w: Tensor, rows: Tensor | None, on: Sample = "batch", gradient: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """(Mean loss [..., 1], its gradient [..., D] if wanted) at `w`, neither counted as training nor decayed.
+
+        Of the current mini-batch, or of samples that belong to other clients (`proxy`). `rows` are the places in the
+        stack of the clients that `w` belongs to; nothing for a client by itself. Statistics stay as they are.
+        """
         ...
 
     @property

@@ -8,7 +8,7 @@ given is shared with others: it is read, never changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -27,13 +27,18 @@ __all__ = [
     "ClientRule",
     "Cohort",
     "Job",
+    "Merge",
     "Message",
     "Oracle",
+    "Pace",
     "Penalty",
     "Plan",
+    "Progress",
+    "Receipt",
     "ServerRule",
     "ServerState",
     "Updates",
+    "View",
     "Weighting",
     "nbytes",
 ]
@@ -56,6 +61,10 @@ class ClientRule(Section):
     """Whether `step` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
     limit: ClassVar[int | None] = None
     """Of a survey: how many steps it takes, unless it is the whole job."""
+    ragged: ClassVar[bool] = False
+    """Whether what it sends beside the weights is larger for some clients than for others."""
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """Messages [m, 1] that are written down with the arrival of a job that got a fresh model."""
     finetune_epochs: ClassVar[int] = 0
     """Of each client's own model before it is tested, unless the experiment says otherwise."""
 
@@ -98,6 +107,21 @@ class ClientRule(Section):
         """Before the first step: may change start weights, buffers and learning rates, and set a course."""
         return job
 
+    def asks_after(self, kept: Message, received: Message, epochs: int, draws: tuple[float, float]) -> int:
+        """After how many of its epochs a job asks for a fresh global model; 0: never.
+
+        Decided when it is dispatched, by one client alone, given two random numbers in [0, 1) of this job's own.
+        """
+        return 0
+
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
+        """What becomes of a fresh global model `job.fresh`, which comes before the current mini-batch.
+
+        `job` and `w` are those of the clients whose slot it is: their places in the stack are `rows`, for
+        `oracle.peek`; nothing for a client by itself.
+        """
+        raise NotImplementedError
+
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """The direction [..., D] of one mini-batch, before momentum; by default the job's course.
 
@@ -115,11 +139,89 @@ class ClientRule(Section):
 
 
 @dataclass(frozen=True)
+class Merge:
+    """How a client takes in a fresh global model: w <- (1 - share) w + share w_fresh."""
+
+    share: Tensor
+    """[..., 1]"""
+    notes: Message = field(default_factory=dict)
+    """[..., k], what takes the place of `job.carry` of these names, which `begin` has set."""
+
+
+@dataclass(frozen=True)
 class ServerState:
     """The global model and whatever else the server rule remembers."""
 
     w: Tensor
     memory: Message = field(default_factory=dict)
+    log: Mapping[int, Message] = field(default_factory=dict)
+    """What it remembers of versions of the model, by their numbers."""
+
+
+Pace = Literal["barrier", "stream", "periodic", "concurrency"]
+"""Whom a server dispatches when, and when it takes in what comes back.
+
+`barrier`: rounds; all that came is aggregated together. `stream`: the same rounds, but every update is received at
+once. `periodic`: so many devices every so many seconds, updates received at once. `concurrency`: always so many
+devices at work, updates received at once.
+"""
+
+
+@dataclass(frozen=True)
+class View:
+    """What the server knows when an update arrives."""
+
+    time: float
+    """Virtual seconds now."""
+    version: int
+    """The number of the model as it is now, from 0."""
+    round: int
+    """In which it arrives, from 1."""
+    client: int
+    start_version: int
+    """Of the model that the job started from."""
+    fresh_version: int | None
+    """Of the model that it merged, if it did."""
+    seconds: float
+    """From the job's dispatch to now."""
+    busy: Mapping[int, int]
+    """The clients at work, and the versions they started from."""
+    held: Mapping[int, int]
+    """The versions that jobs at work started from, and how many did."""
+
+    @property
+    def staleness(self) -> int:
+        """Versions published since the job was dispatched."""
+        return self.version - self.start_version
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the server did with an update."""
+
+    weight: float | None
+    """Its share in the global model; nothing if that is not known yet."""
+    published: bool = True
+    """Whether the global model is a new version."""
+    accepted: bool = True
+    notes: Mapping[str, float] = field(default_factory=dict)
+    """For the record of this arrival."""
+    earlier: Sequence[float] = ()
+    """The weights of updates before it that had none yet, in their order."""
+    interrupt: Sequence[int] = ()
+    """Clients that are to send what they have after the epoch they are in or have just finished."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is when a job is dispatched."""
+
+    version: int
+    updates: int
+    """Received so far."""
+    planned: int
+    """Updates of the whole run."""
+    per_round: int
 
 
 @dataclass(frozen=True)
@@ -167,6 +269,8 @@ Plan = Generator[Brief, Answers, tuple["ServerState", Brief]]
 class ServerRule(Section):
     """What the server sends, and how it takes in what comes back."""
 
+    pace: ClassVar[Pace] = "barrier"
+    """How it works; whoever receives updates at once can do so at any pace but a barrier."""
     pair: ClassVar[str | None] = None
     """As `ClientRule.pair`."""
     numbers: ClassVar[int] = 0
@@ -188,6 +292,18 @@ class ServerRule(Section):
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The state after a barrier, and the weight [m] that each update was given."""
         raise NotImplementedError
+
+    def work(self, epochs: int, lr: float, progress: Progress) -> tuple[int, float]:
+        """Epochs and learning rate of jobs dispatched now, given those that the experiment asks for."""
+        return epochs, lr
+
+    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
+        """The state after one update (m = 1), taken in as it arrives."""
+        raise NotImplementedError
+
+    def close(self, state: ServerState) -> ServerState:
+        """The state at the end of the run; not asked for where a run stops at its target, which that model reached."""
+        return state
 
     def evaluated(self, state: ServerState) -> Tensor:
         """The weights that are tested and handed to the user."""

@@ -15,6 +15,8 @@ from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.experiment import LocalSettings
 
+PROXY = 64
+"""Samples of others on which a client may try a model."""
 GATHERED_BYTES = 1 << 20
 """Of samples that are fetched at once: several small mini-batches, but no more than a cache holds."""
 
@@ -41,7 +43,7 @@ class Batches:
     """Every client walks through its own epochs at its own pace: no client waits for another's epoch to end.
 
     The clients must come in descending order of steps, so that those still at work are always the first ones.
-    Draws come from streams named by (seed, round, client, epoch): a client sees the same mini-batches alone
+    Draws come from streams named by (seed, wave, client, epoch): a client sees the same mini-batches alone
     as in any stack.
     """
 
@@ -50,13 +52,13 @@ class Batches:
         data: FederatedData,
         local: LocalSettings,
         seed: int,
-        rounds: Sequence[int],
+        waves: Sequence[int],
         clients: Sequence[int],
         epochs: Sequence[int],
     ) -> None:
         self._data = data
         self._seed = seed
-        self._rounds, self._clients = np.array(rounds), np.array(clients)
+        self._waves, self._clients = np.array(waves), np.array(clients)
         self._sizes: NDArray[np.int64] = data.sizes[self._clients]
         self._batch, self.steps = steps(self._sizes, np.array(epochs), local.batch_size)
         if (np.diff(self.steps) > 0).any():
@@ -120,6 +122,17 @@ class Batches:
             samples = torch.from_numpy(self._data.assignment.indices[own + places])
             yield (sizes - first).clip(0, each), *self._data.train_batch(samples)
 
+    def proxy(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """A fixed sample of what others have, for each of these clients: x [k, PROXY, ...], y [k, PROXY]."""
+        indices = self._data.assignment.indices
+        drawn = streams.generator(self._seed, "proxy").choice(indices, min(4 * PROXY, len(indices)), replace=False)
+        chosen = []
+        for row in rows.tolist():
+            first = int(self._own[row, 0])
+            others = drawn[~np.isin(drawn, indices[first : first + self._sizes[row]])]
+            chosen.append(np.resize(others if len(others) else drawn, PROXY))
+        return self._data.train_batch(torch.from_numpy(np.stack(chosen)))
+
     def _fetch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Samples by number [k, ...]; augmentation is one draw a sample, so it does not matter how many at once."""
         augment = [self._augment[row] for row in range(len(samples))] if self._augment else None
@@ -127,7 +140,7 @@ class Batches:
 
     def _shuffled(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples of clients that begin an epoch, in a new order; rows of the shorter ones are filled up."""
-        where = self._rounds[rows], self._clients[rows], epochs
+        where = self._waves[rows], self._clients[rows], epochs
         sizes = self._sizes[rows]
         order = streams.permutations(streams.keys(self._seed, "batches", *where), sizes)
         if self._data.augment:

@@ -81,11 +81,13 @@ def train(
     for number, step in enumerate(islice(oracle.steps(), limit)):
         if step.active is not None and step.active < len(job.start):
             done.append({name: tensor[step.active :] for name, tensor in job.carry.items()})
-            job = job.first(step.active)
+            job = job.pick(slice(step.active))
             velocity = velocity if velocity is None else velocity[: step.active]
         old = new = w if step.active in (None, len(w)) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
             new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if room is None else room
+        if job.fresh is not None and step.begins:
+            job = _refresh(job, old, rule, oracle)
         watched = descend is None or (rule.watches_epochs and step.begins)
         direction = rule.step(job, old, oracle) if watched else None
         if step.epochs is not epoch or (step.active or 1) != len(rate):  # after the rule, which may set an epoch's rate
@@ -100,6 +102,27 @@ def train(
         torch.addcmul(old, rate, direction, value=-1, out=new)
     begun = replace(begun, carry=_joined([job.carry, *reversed(done)]))
     return Outcome(begun, w, *rule.end(begun, w, oracle))
+
+
+def _refresh(job: Job, w: Tensor, rule: ClientRule, oracle: TrainingOracle) -> Job:
+    """Let those whose slot it is take in a fresh global model; `w`, the loop's own, is changed in place."""
+    assert job.fresh is not None
+    due = (oracle.begins == job.slot) & (job.slot > 0)
+    if not due.any():
+        return job
+    if w.dim() == 1:
+        merge = rule.refresh(job, w, oracle, None)
+        if job.fresh_buffers is not None and job.fresh_buffers.numel():
+            oracle.restore(torch.lerp(oracle.buffers, job.fresh_buffers, merge.share.to(job.fresh_buffers.dtype)))
+        w.copy_(torch.lerp(w, job.fresh, merge.share))
+        return replace(job, carry={**job.carry, **merge.notes})
+    rows = due[:, 0].nonzero()[:, 0]
+    part = job.pick(rows)
+    assert part.fresh is not None
+    merge = rule.refresh(part, w[rows], oracle, rows)
+    w[rows] = torch.lerp(w[rows], part.fresh, merge.share)
+    carry = {name: job.carry[name].index_copy(0, rows, new) for name, new in merge.notes.items()}
+    return replace(job, carry={**job.carry, **carry})
 
 
 def _joined(carries: list[dict[str, Tensor]]) -> dict[str, Tensor]:

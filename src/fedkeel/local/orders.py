@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -30,6 +31,20 @@ class Order:
     kept: Message
     survey: bool = False
     """Whether it is the answer to a survey, not training."""
+    wave: int = 0
+    """The dispatch that it belongs to, from 1, after which its mini-batches are drawn; 0: the same as the round."""
+    version: int = 0
+    """Of the model that it starts from."""
+    slot: int = 0
+    """After how many epochs it gets a fresh model, if it does."""
+    fresh: Tensor | None = None
+    fresh_buffers: Tensor | None = None
+    fresh_version: int = 0
+
+    @property
+    def drawn(self) -> int:
+        """The number that names its random streams."""
+        return self.wave or self.round
 
 
 Columns = dict[str, Tensor]
@@ -76,17 +91,17 @@ class Trained:
         """[m], whether weights and loss are finite."""
         return self.columns["finite"]
 
-    @property
+    @cached_property
     def messages(self) -> Message:
         """What goes up beside the weights."""
         return _below("message/", self.columns)
 
-    @property
+    @cached_property
     def kept(self) -> Message:
         """What the clients keep."""
         return _below("kept/", self.columns)
 
-    @property
+    @cached_property
     def sums(self) -> Message:
         """`Job.sums`, added up over all orders."""
         return _below(SUM, self.columns)

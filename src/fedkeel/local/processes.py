@@ -128,6 +128,13 @@ class Processes:
             received=messages([order.received for order in orders]),
             kept=messages([order.kept for order in orders]),
             survey=[order.survey for order in orders],
+            numbers=[(order.wave, order.version, order.slot, order.fresh_version) for order in orders],
+            fresh=[
+                None
+                if order.fresh is None or order.fresh_buffers is None
+                else (name(order.fresh), name(order.fresh_buffers))
+                for order in orders
+            ],
         )
         return self._send(tensors), slips
 

@@ -63,9 +63,9 @@ class OneByOne:
 
     def _train(self, order: Order, limit: int | None) -> Columns:
         self._model.load(order.start, order.buffers)
-        batches = Batches(self._data, self._local, self._seed, [order.round], [order.client], [order.epochs])
+        batches = Batches(self._data, self._local, self._seed, [order.drawn], [order.client], [order.epochs])
         rule = _rule(self._rule, order)
-        where = self._seed, order.round, order.client
+        where = self._seed, order.drawn, order.client
         oracle = ClientOracle(self._model, batches, self._local, *where, self._moving)
         number = partial(torch.tensor, device=order.start.device)
         job = Job(
@@ -80,6 +80,11 @@ class OneByOne:
             layout=self._model.layout,
             received=order.received,
             kept=order.kept,
+            version=number([order.version]),
+            slot=number([order.slot if order.fresh is not None else 0]),
+            fresh=order.fresh,
+            fresh_buffers=order.fresh_buffers,
+            fresh_version=number([order.fresh_version]),
         )
         outcome = train(job, rule, oracle, limit)
         columns = _columns(outcome.w, outcome.job.lr, torch.from_numpy(oracle.loss)[0], torch.tensor(batches.steps[0]))
@@ -116,18 +121,21 @@ class Stacked:
 
     def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
         """One row an order."""
-        clients, rounds, epochs = (
-            [*each] for each in zip(*((o.client, o.round, o.epochs) for o in orders), strict=True)
-        )
-        batches = Batches(self._data, self._local, self._seed, rounds, clients, epochs)
+        clients, epochs = [o.client for o in orders], [o.epochs for o in orders]
+        batches = Batches(self._data, self._local, self._seed, [o.drawn for o in orders], clients, epochs)
         moving = _moving(self._rule, self._layout, orders[0].start)
         oracle = StackOracle(self._gradient, self._vmapped, batches, self._local, moving)
         device = orders[0].start.device
+
+        def numbers(each: Sequence[int]) -> Tensor:
+            return torch.tensor(each, device=device)[:, None]
+
+        fresh = any(o.fresh is not None for o in orders)
         job = Job(
-            round=torch.tensor(rounds, device=device)[:, None],
+            round=numbers([o.round for o in orders]),
             start=_together([o.start for o in orders]),
             buffers=_together([o.buffers for o in orders]),
-            epochs=torch.tensor(epochs, device=device)[:, None],
+            epochs=numbers(epochs),
             steps=torch.from_numpy(batches.steps).to(device)[:, None],
             lr=_rates([o.lr for o in orders]),
             momentum=self._local.momentum,
@@ -135,6 +143,10 @@ class Stacked:
             samples=torch.from_numpy(self._data.sizes[clients]).to(device)[:, None],
             received=_stacked([o.received for o in orders]),
             kept=_stacked([o.kept for o in orders]),
+            version=numbers([o.version for o in orders]),
+            slot=numbers([o.slot if o.fresh is not None else 0 for o in orders]),
+            fresh=_together([o.start if o.fresh is None else o.fresh for o in orders]) if fresh else None,
+            fresh_version=numbers([o.fresh_version for o in orders]),
         )
         rule = _rule(self._rule, orders[0])
         outcome = train(job, rule, oracle, limit, room)

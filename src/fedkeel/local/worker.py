@@ -43,9 +43,14 @@ class Slips:
     received: Sequence[dict[str, str]]
     kept: Sequence[dict[str, str]]
     survey: Sequence[bool]
+    numbers: Sequence[tuple[int, int, int, int]]
+    """Wave, version, slot, version of the fresh model."""
+    fresh: Sequence[tuple[str, str] | None]
+    """Weights and statistics of that."""
 
     def order(self, row: int, tensors: dict[str, Tensor]) -> Order:
         """As it was dispatched."""
+        (wave, version, slot, fresh_version), fresh = self.numbers[row], self.fresh[row]
         return Order(
             job=0,
             client=self.client[row],
@@ -57,6 +62,12 @@ class Slips:
             received={name: tensors[place] for name, place in self.received[row].items()} if self.received else {},
             kept={name: tensors[place] for name, place in self.kept[row].items()} if self.kept else {},
             survey=self.survey[row],
+            wave=wave,
+            version=version,
+            slot=slot,
+            fresh=tensors[fresh[0]] if fresh else None,
+            fresh_buffers=tensors[fresh[1]] if fresh else None,
+            fresh_version=fresh_version,
         )
 
 

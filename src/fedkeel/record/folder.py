@@ -1,4 +1,4 @@
-"""The folder of one run: experiment.yaml, history, clients and rounds.jsonl, summary.json, model.safetensors."""
+"""The folder of one run: experiment.yaml, four .jsonl files of rows, summary.json, model.safetensors."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self._history: TextIO = (self.path / "history.jsonl").open("x", encoding="utf-8")  # only one can
             self._clients: TextIO = (self.path / "clients.jsonl").open("w", encoding="utf-8")
             self._rounds: TextIO = (self.path / "rounds.jsonl").open("w", encoding="utf-8")
+            self._unfinished: TextIO = (self.path / "unfinished.jsonl").open("w", encoding="utf-8")
             self._write("experiment.yaml", experiment.to_yaml())
         except FileExistsError:
             raise _taken(self.path) from None
@@ -57,6 +58,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Write down one round."""
         self._clients.writelines(_lines(end.arrivals.columns))
         self._clients.flush()
+        self.add_unfinished(end.unfinished)
         self._rounds.write(_line({"round": end.round, "train_loss": end.train_loss, **end.report}))
         self._rounds.flush()
         if end.evaluation is not None:
@@ -64,6 +66,11 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 _line({name: value for name, value in vars(end.evaluation).items() if value is not None})
             )
             self._history.flush()
+
+    def add_unfinished(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """Write down jobs that did not arrive."""
+        self._unfinished.writelines(map(_line, jobs))
+        self._unfinished.flush()
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""
@@ -86,6 +93,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._history.close()
         self._clients.close()
         self._rounds.close()
+        self._unfinished.close()
 
     def _write(self, name: str, text: str) -> None:
         partial = self.path / f"{name}.partial"
@@ -126,6 +134,6 @@ def _lines(columns: Mapping[str, Sequence[Any]]) -> Iterable[str]:
 
 
 def _texts(column: Sequence[Any]) -> list[str]:
-    if isinstance(column[0], list):
+    if any(isinstance(value, list | dict) for value in column):
         return [_encode(value) for value in column]
     return _encode(column)[1:-1].split(", ")

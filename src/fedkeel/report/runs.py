@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,31 @@ class RunRecord:
 
     def arrivals(self) -> Iterator[dict[str, Any]]:
         """The rows of `clients.jsonl`, one by one."""
+        yield from self._rows("clients.jsonl")
+
+    def unfinished(self) -> Iterator[dict[str, Any]]:
+        """The rows of `unfinished.jsonl`, jobs that never arrived; older runs have none."""
+        if (self.path / "unfinished.jsonl").exists():
+            yield from self._rows("unfinished.jsonl")
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
         try:
-            with (self.path / "clients.jsonl").open(encoding="utf-8") as file:
+            with (self.path / name).open(encoding="utf-8") as file:
                 yield from map(json.loads, file)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"run folder {self.path}: cannot be read ({error}); accepted: a folder made by fedkeel run"
+                f"run folder {self.path}: {name} cannot be read ({error}); accepted: a folder made by fedkeel run"
+            ) from None
+
+    @contextmanager
+    def told_if_damaged(self, name: str) -> Iterator[None]:
+        """Whatever a row of that file lacks while it is looked at is told as damage of the file."""
+        try:
+            yield
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(
+                f"run folder {self.path}: {name} is damaged ({type(error).__name__}: {error}); "
+                "accepted: a folder made by fedkeel run"
             ) from None
 
     def column(self, name: str) -> list[float]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.local.orders import Executor, Order, Score, Trained
+from fedkeel.local.orders import Executor, Order, Score
 
 AT_ONCE = 64
 """Clients that are fine-tuned together: their models lie in memory side by side."""
@@ -31,9 +31,9 @@ def client_scores(
     return scores
 
 
-def local_accuracy(trained: Trained, executor: Executor) -> dict[str, float]:
+def local_accuracy(models: Sequence[Model], executor: Executor) -> dict[str, float]:
     """Of participants' models as they came back, on the whole test set: mean, standard deviation, lowest, highest."""
-    scores = [executor.evaluate(w, b).accuracy for w, b in zip(trained.w, trained.buffers, strict=True)]
+    scores = [executor.evaluate(*model).accuracy for model in models]
     return {"mean": float(np.mean(scores)), "std": float(np.std(scores)), "lowest": min(scores), "highest": max(scores)}
 
 

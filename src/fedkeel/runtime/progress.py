@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, overload
-
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class Evaluation:
     accuracy: float
     """Of the evaluated model on the test set; without a global model, the mean of the clients' own on their shares."""
     loss: float
-    train_loss: float
+    train_loss: float | None
     """Mean over the samples that this round's participants saw in training, at the time they saw them."""
     bytes_up: int
     bytes_down: int
@@ -37,6 +35,7 @@ class Arrival:
 
     client: int
     round: int
+    """In which the job was dispatched."""
     start_version: int
     staleness: int
     """Versions published between this job's start and its arrival."""
@@ -44,21 +43,39 @@ class Arrival:
     steps: int
     samples: int
     learning_rates: list[float]
-    weight: float
-    """What the server rule gave this update."""
+    weight: float | None
+    """What the server rule gave this update; nothing if that showed only after the round."""
     train_loss: float
     bytes_up: int
     bytes_down: int
     dispatched: float
     """Virtual seconds."""
+    began: float
+    """Training, when the model was there."""
+    finished: float
+    """Training, when the upload began."""
     arrived: float
+    slot: int | None = None
+    """After how many epochs it got a fresh model, if it did."""
+    fresh_version: int | None = None
+    asked: float | None = None
+    """When it asked for that."""
+    merged: float | None = None
+    """When training went on with it."""
+    accepted: bool = True
+    notes: dict[str, float] | None = None
+    """What the rules say of this arrival: FedASMU's control parameters, the weight of the merge, ..."""
 
 
 class Arrivals(Sequence[Arrival]):
     """A round's arrivals, kept in columns: a thousand rows cost a few lists until somebody looks at one."""
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        self.columns = {field.name: columns[field.name] for field in fields(Arrival)}
+        self.columns = {
+            field.name: columns.get(field.name, [])
+            for field in fields(Arrival)
+            if field.default is MISSING or _says_something(field.default, columns.get(field.name))
+        }
 
     def __len__(self) -> int:
         return len(self.columns["client"])
@@ -73,6 +90,10 @@ class Arrivals(Sequence[Arrival]):
         return Arrival(**{name: column[place] for name, column in self.columns.items()})
 
 
+def _says_something(default: object, column: Sequence[Any] | None) -> bool:
+    return column is not None and any(value != default for value in column)
+
+
 @dataclass(frozen=True)
 class RoundEnd:
     """A finished round; `evaluation` only where the model was tested."""
@@ -81,20 +102,10 @@ class RoundEnd:
     virtual_seconds: float
     seconds: float
     """Real ones: dispatch, local training and aggregation, without evaluation."""
-    train_loss: float
+    train_loss: float | None
     arrivals: Arrivals
+    unfinished: list[dict[str, Any]]
+    """Rows of `unfinished.jsonl`: jobs that will not arrive."""
     report: dict[str, Any]
     """What the server rule says of the round (`ServerRule.report`)."""
     evaluation: Evaluation | None
-
-
-def readable(lr: Tensor, epochs: list[int]) -> list[list[float]]:
-    """Rates as they were written: 0.05, not 0.05000000074505806."""
-    known: dict[tuple[bytes, int], list[float]] = {}
-    rows = []
-    for row, count in zip(lr.cpu().numpy(), epochs, strict=True):
-        key = row.tobytes(), count
-        if key not in known:
-            known[key] = [float(str(rate)) for rate in row[:count]]
-        rows.append(known[key])
-    return rows

@@ -1,10 +1,11 @@
-"""The server's loop over events: dispatch, arrivals, aggregation, evaluation."""
+"""The server's loop over events: dispatches, requests, arrivals, aggregation, evaluation."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import ceil, inf
 from time import perf_counter
 
 import numpy as np
@@ -12,47 +13,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.algorithms.rules import Cohort, Message, Updates, nbytes
+from fedkeel import streams
+from fedkeel.algorithms.rules import Cohort, Progress, Updates, View, nbytes
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import DivergenceError
+from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.experiment import Experiment
-from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
-from fedkeel.local.orders import Executor, Order, Score, Trained, gather, refuse_divergence
+from fedkeel.local.orders import Executor, Order, Score, Trained
 from fedkeel.params import FlatModel, Part
 from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
-from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd, readable
+from fedkeel.runtime.desk import Desk
+from fedkeel.runtime.flights import BEGINS, CLOSES, Begin, Deadline, End, Flight, Flights, Request
+from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
+from fedkeel.runtime.records import Columns, columns, merging, patch
 from fedkeel.runtime.sampling import draw
 from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
 
-ARRIVES, BEGINS = 0, 1  # what comes first at one instant
+STARVED = 1000
+"""Jobs in a row that came to nothing, or dispatches without a device, after which a run is given up."""
 _WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
-
-
-@dataclass(frozen=True)
-class _Begin:
-    """A round begins."""
-
-    round: int
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A job on its way: the order and what the clock knows of it."""
-
-    order: Order
-    version: int
-    dispatched: float
-    bytes_down: int
-    bytes_up: int
-    """In surveys before it."""
 
 
 class Simulation:
     """One run: a generator of rounds, whose state is plain tensors and numbers.
 
-    Nothing is computed when a job is dispatched. When the first result is needed, every pending order runs as
-    one stack; the virtual timeline never depends on the executor.
+    One loop over one queue of events serves every pace. With a barrier, a round's updates are aggregated together; at
+    every other pace an update is received when it arrives, and where there are no rounds, `per_round` arrivals are
+    called one.
     """
 
     def __init__(
@@ -61,53 +48,111 @@ class Simulation:
         self.experiment = experiment
         self.data = data
         self.layout = model.layout
-        self.executor = executor
         self.client_rule, self.rule = experiment.algorithm.rules()
+        self.pace = experiment.pace
         self.buffers = model.buffers
         self._initial = self.client_rule.initial(model.w.clone(), self.buffers)
         sizes = torch.from_numpy(data.sizes).to(model.w.device)
         self.state = self.rule.init(model.w.clone(), model.layout, sizes)
         self.version = 0
-        self.queue: EventQueue[_Begin | _Flight] = EventQueue()
-        self.bytes_up = self.bytes_down = self.updates = self.samples_trained = 0
+        self.round = 1
+        """The one that is going on."""
+        self.bytes_up = self.bytes_down = self.updates = self.refused = self.samples_trained = 0
         self.round_seconds: list[float] = []
         """Of each round: dispatch, local training and aggregation, without evaluation."""
-        self._eligible = np.flatnonzero(data.sizes)
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
         self._down, self._up = self._bytes(self.client_rule.downloads), self._bytes(self.client_rule.uploads)
         self._up += self.rule.numbers * self.state.w.element_size()
-        self.fleet = Fleet(experiment.fleet, float(data.sizes[self._eligible].mean()) * experiment.local.epochs)
-        self._jobs = 0
-        self._kept: dict[int, Message] = {}
-        self._pending: list[Order] = []
-        self._results: dict[int, tuple[Trained, int]] = {}
-        self._waiting = 0
-        self._begun = 0.0
-        self._arrived: list[tuple[_Flight, float]] = []
-        self._draws: NDArray[np.int64] | None = None
+        self._message_bytes: int | None = None
+        self.flights = Flights(Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed))
+        self.desk = Desk(executor)
+        self._limit = inf if experiment.limit_seconds is None else experiment.limit_seconds
+        self._jobs = self._wave = self._in_vain = 0
+        self._begun = self._started = 0.0
+        self._arrived: list[Flight] = []
+        """Of the round that is going on."""
+        self._told: Columns = {}
+        """What is to be recorded of those that were received at once."""
+        self._models: list[tuple[Tensor, Tensor]] = []
+        """As they came back, where they are to be tested."""
+
+    @property
+    def executor(self) -> Executor | None:
+        """Who trains and tests."""
+        return self.desk.executor
+
+    @executor.setter
+    def executor(self, executor: Executor | None) -> None:
+        self.desk.executor = executor
 
     def _bytes(self, part: Part) -> int:
         """What a part of the model weighs on the wire."""
         weights = int(self.layout.mask(part).sum()) * self.state.w.element_size()
         return weights + (self.layout.buffer_bytes if part in _WITH_BUFFERS else 0)
 
+    # The loop.
+
     def rounds(self) -> Iterator[RoundEnd]:
         """Run to the end, one item a round."""
-        started = perf_counter()
-        self.queue.schedule(0.0, (BEGINS,), _Begin(1))
-        for event in self.queue:
-            match event.what:
-                case _Begin(round):
-                    self._begin(round)
-                case _Flight() as flight:
-                    self._arrived.append((flight, event.time))
-                    if len(self._arrived) < self._waiting:
-                        continue
-                    end = self._end_round(flight.order.round, started)
-                    if not self._finished(end):
-                        self.queue.schedule(event.time, (BEGINS,), _Begin(end.round + 1))
-                    yield end
+        self._started = self._begun = perf_counter()
+        tested = False
+        self._schedule(0.0)
+        for event in self.flights.queue.until(self._limit):
+            end = self._handle(event.what)
+            if end is None:
+                continue
+            yield end
+            if self._finished(end):
+                return
+            tested = end.evaluation is not None
+            self._begun = perf_counter()
+        if self.pace == "barrier":  # time is up in mid-round, and nobody waits for the others any more
+            self.flights.give_back(self._arrived)
+            self._arrived = []
+        if self._arrived or not tested or self.rule.close(self.state) is not self.state:
+            yield self._end_round(final=True)
+
+    def _handle(self, what: Begin | Request | End | Deadline) -> RoundEnd | None:
+        """What an event leads to; the round, if that ends with it."""
+        match what:
+            case Begin():
+                self._begin()
+            case Request(flight, plan) if plan == flight.plan:
+                self._answer(flight)
+            case End(flight, plan) if plan == flight.plan:
+                if flight.lost:
+                    self._lose(flight)
+                else:
+                    self.flights.land(flight)
+                    self._arrive(flight)
+                return self._after()
+            case Deadline(round) if round == self.round:
+                self._give_up("too late")
+                return self._end_round()
+        return None
+
+    def _after(self) -> RoundEnd | None:
+        """What comes after a job's end: the round's end, or somebody else's turn."""
+        wanted = self.experiment.participants
+        if self.pace in ("barrier", "stream"):
+            if len(self._arrived) < wanted and len(self.flights):
+                return None
+            self._give_up("not needed")
+            return self._end_round()
+        if self.pace == "concurrency":
+            self._schedule(self.flights.now)
+        return self._end_round() if len(self._arrived) >= wanted else None
+
+    def _give_up(self, why: str) -> None:
+        """Nobody waits any more for what is in flight."""
+        for flight in [*self.flights.by_client.values()]:
+            self._lose(flight, why)
+
+    def _lose(self, flight: Flight, why: str | None = None) -> None:
+        self._starve()
+        self.desk.drop(flight)
+        self.flights.lose(flight, why)
 
     def _finished(self, end: RoundEnd) -> bool:
         if end.round >= self.experiment.rounds:
@@ -116,107 +161,223 @@ class Simulation:
         reached = target is not None and end.evaluation is not None and end.evaluation.accuracy >= target
         return self.experiment.stop_at_target and reached
 
+    def _schedule(self, time: float) -> None:
+        self.flights.queue.schedule(time, (BEGINS,), Begin())
+
+    # Dispatches.
+
     def first_orders(self) -> list[Order]:
-        """What the first round will dispatch, for an executor to look at beforehand; this simulation is spent."""
+        """What is dispatched first, for an executor to look at beforehand; this simulation is spent."""
         with warnings.catch_warnings(action="ignore"):  # of what is only tried
-            self._begin(1, trial=True)
-        return self._pending
+            while not self.flights.by_client:
+                self._begin(trial=True)
+                if not self.flights.by_client:
+                    self.flights.queue.now = next(iter(self.flights.queue)).time
+        return [flight.order for flight in self.flights.by_client.values()]
 
-    def _begin(self, round: int, trial: bool = False) -> None:
-        """Draw clients, ask them what the server wants to know, and dispatch their jobs; in a trial, ask in passing."""
-        self._begun = perf_counter()
-        chosen, self._draws = draw(self.experiment, self.data.sizes, round)
-        local, sizes = self.experiment.local, self.data.sizes[chosen]
-        rate = local.lr * local.lr_decay ** (round - 1)
-        lr = torch.full((local.epochs,), rate, dtype=self.state.w.dtype, device=self.state.w.device)
-        orders = self._orders(chosen, round, lr)
-        surveys = Surveys(self.client_rule.survey, orders, self.executor, trial)
-        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr, self._drawn())
-        self.state, brief = follow(self.rule.plan(self.state, cohort), surveys)
-        delay = surveys.count * self.fleet.job_seconds(surveys.work(sizes, local)).max()
-        seconds = delay + self.fleet.job_seconds(sizes * local.epochs)  # who runs out of time has used it
-        self._waiting, self._arrived = len(orders), []
-        for row, (order, more) in enumerate(zip(orders, rows(brief, len(orders)), strict=True)):
-            order.received = {**order.received, **more} if more else order.received
-            down = self._down + nbytes(order.received) + int(surveys.bytes_down[row])
-            self.bytes_down += down
-            flight = _Flight(order, self.version, self.queue.now, down, int(surveys.bytes_up[row]))
-            self.queue.schedule(self.queue.now + float(seconds[row]), (ARRIVES, order.client), flight)
-            self._pending.append(order)
+    def _begin(self, trial: bool = False) -> None:
+        """Draw clients and dispatch their jobs, and plan when to do so again."""
+        schedule, wanted, fleet = self.experiment.schedule, self.experiment.participants, self.flights.fleet
+        rounds = self.pace in ("barrier", "stream")
+        if rounds:
+            count = ceil(wanted * (1 + schedule.over_select))
+        elif self.pace == "periodic":
+            count = min(wanted, self.experiment.busy_limit - len(self.flights))
+        else:
+            count = self.experiment.concurrency - len(self.flights)
+        if count > 0:
+            self._wave += 1
+            clients, draws = draw(self.experiment, self.data.sizes, self._wave, count, self.flights.free())
+            if len(clients):
+                self._dispatch(clients, draws, trial)
+            elif not len(self.flights):  # nobody is there
+                self._starve()
+                if self.pace != "periodic":
+                    later = fleet.next_on(self.flights.now, np.flatnonzero(self.data.sizes))
+                    self._schedule(later if later > self.flights.now else self.flights.now + schedule.trigger_seconds)
+                    return
+        if self.pace == "periodic":
+            self._schedule(self.flights.now + schedule.trigger_seconds)
+        if rounds and schedule.deadline_seconds is not None:
+            deadline = self.flights.now + schedule.deadline_seconds
+            self.flights.queue.schedule(deadline, (CLOSES,), Deadline(self.round))
 
-    def _drawn(self) -> Tensor | None:
-        return None if self._draws is None else torch.from_numpy(self._draws).to(self.state.w.device)
-
-    def _orders(self, clients: NDArray[np.int64], round: int, lr: Tensor) -> list[Order]:
-        done = self.fleet.epochs_done(len(lr), clients, self.experiment.seed, round)
-        rates = {epochs: lr[:epochs] if epochs < len(lr) else lr for epochs in done.tolist()}
-        first, self._jobs = self._jobs + 1, self._jobs + len(clients)
-        return [
-            Order(
-                job=first + row,
-                client=client,
-                round=round,
-                epochs=epochs,
-                start=self.state.w,
-                buffers=self.buffers,
-                lr=rates[epochs],
-                received=self.rule.send(self.state, client),
-                kept=self._kept.get(client, self._initial),
+    def _starve(self) -> None:
+        """Something came to nothing."""
+        self._in_vain += 1
+        if self._in_vain > STARVED:
+            raise FedkeelError(
+                f"the server starves: {STARVED} jobs in a row came to nothing, or nobody was there, until "
+                f"{self.flights.now:g} virtual seconds; devices fail, are off, or miss the deadline (fleet.dropout, "
+                "fleet.availability, schedule.deadline_seconds)"
             )
-            for row, (client, epochs) in enumerate(zip(clients.tolist(), done.tolist(), strict=True))
-        ]
 
-    def _collect(self, orders: list[Order]) -> Trained:
-        """The results of orders; computes all pending ones if they are not there yet."""
-        if any(order.job not in self._results for order in orders):
-            assert self.executor is not None
-            trained = self.executor.train(self._pending)
-            self._results.update({order.job: (trained, row) for row, order in enumerate(self._pending)})
-            self._pending = []
-        trained = gather([self._results.pop(order.job) for order in orders])
-        refuse_divergence(orders, trained)
-        self._keep(orders, trained)
-        return trained
-
-    def _keep(self, orders: list[Order], trained: Trained) -> None:
-        """Each client's state in memory of its own, so that it does not hold on to a whole round's."""
-        kept = trained.kept
+    def _dispatch(self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, trial: bool) -> None:
+        """Ask clients what the server wants to know, and send them their jobs; in a trial, ask in passing."""
+        local, sizes, fleet = self.experiment.local, self.data.sizes[clients], self.flights.fleet
+        rate = local.lr * local.lr_decay ** (self.round - 1)
+        progress = Progress(self.version, self.updates, self._planned, self.experiment.participants)
+        epochs, rate = self.rule.work(local.epochs, rate, progress)
+        lr = torch.full((epochs,), rate, dtype=self.state.w.dtype, device=self.state.w.device)
+        orders = self._orders(clients, lr)
+        surveys = Surveys(self.client_rule.survey, orders, self.executor, trial)
+        counted = None if draws is None else torch.from_numpy(draws).to(lr.device)
+        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr, counted)
+        self.state, brief = follow(self.rule.plan(self.state, cohort), surveys)
+        for order, more in zip(orders, rows(brief, len(orders)), strict=True):
+            order.received = {**order.received, **more} if more else order.received
+        down = np.array([self._down + nbytes(order.received) for order in orders]) + surveys.bytes_down
+        delay = 0.0
+        if surveys.count:
+            answers = fleet.upload_seconds(clients, surveys.bytes_up)
+            delay = float((surveys.count * fleet.train_seconds(clients, surveys.work(sizes, local)) + answers).max())
+        now, wave, seed = self.flights.now, self._wave, self.experiment.seed
+        began = now + (fleet.download_seconds(clients, down) + delay)
+        seconds = fleet.train_seconds(clients, sizes * epochs)  # who runs out of time has used it
+        up = fleet.upload_seconds(clients, self._expected(orders, trial))
+        failing, off = began + seconds * fleet.fails_at(clients, seed, wave), fleet.off_at(clients, now)
+        fails = np.fmin(failing, off)
         for row, order in enumerate(orders):
-            if kept:
-                self._kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
-            else:
-                self._kept.pop(order.client, None)
+            flight = Flight(
+                order=order,
+                bytes_down=int(down[row]),
+                bytes_up=int(surveys.bytes_up[row]),
+                dispatched=now,
+                began=float(began[row]),
+                epoch_seconds=float(seconds[row]) / epochs,
+                finished=float(began[row] + seconds[row]),
+                upload_seconds=float(up[row]),
+                fails=float(fails[row]),
+                why="went offline" if fails[row] == off[row] else "dropped out",
+                draws=1 if draws is None else int(draws[row]),
+            )
+            self.bytes_down += flight.bytes_down
+            self.flights.launch(flight)
+            if not flight.asks and self.pace != "barrier":
+                self.desk.add(flight)
 
-    def _end_round(self, round: int, started: float) -> RoundEnd:
-        self._arrived.sort(key=lambda item: item[0].order.job)
-        orders = [flight.order for flight, _ in self._arrived]
-        trained = self._collect(orders)
-        samples = self.data.sizes[[order.client for order in orders]]
-        weights = self._aggregate(orders, samples, trained)
-        self.round_seconds.append(perf_counter() - self._begun)
-        sent = uploaded(self.client_rule, trained).numpy() + [flight.bytes_up for flight, _ in self._arrived]
-        up = (self._up + sent).tolist()
-        arrivals = self._arrivals(samples.tolist(), trained, weights, up)
-        self.bytes_up += sum(up)
-        self.updates += len(orders)
-        seen = samples * [order.epochs for order in orders]
-        self.samples_trained += int(seen.sum())
-        train_loss = float(np.average(trained.loss.numpy(), weights=seen))
-        self.version += 1
-        return RoundEnd(
-            round=round,
-            virtual_seconds=self.queue.now,
-            seconds=self.round_seconds[-1],
-            train_loss=train_loss,
-            arrivals=arrivals,
-            report={name: tensor.tolist() for name, tensor in self.rule.report(self.state).items()},
-            evaluation=self._evaluate(round, train_loss, trained, started),
+    @property
+    def _planned(self) -> int:
+        return self.experiment.rounds * self.experiment.participants
+
+    def _orders(self, clients: NDArray[np.int64], lr: Tensor) -> list[Order]:
+        seed, wave = self.experiment.seed, self._wave
+        done = self.flights.fleet.epochs_done(len(lr), clients, seed, wave).tolist()
+        rates = {epochs: lr[:epochs] if epochs < len(lr) else lr for epochs in done}
+        first, self._jobs = self._jobs + 1, self._jobs + len(clients)
+        draws = (streams.bits(streams.keys(seed, "slot", wave, clients), 2) >> np.uint64(11)) * 2.0**-53
+        orders = []
+        for row, (client, epochs) in enumerate(zip(clients.tolist(), done, strict=True)):
+            received, kept = self.rule.send(self.state, client), self.desk.kept.get(client, self._initial)
+            slot = self.client_rule.asks_after(kept, received, len(lr), (float(draws[row, 0]), float(draws[row, 1])))
+            orders.append(
+                Order(
+                    job=first + row,
+                    client=client,
+                    round=self.round,
+                    epochs=epochs,
+                    start=self.state.w,
+                    buffers=self.buffers,
+                    lr=rates[epochs],
+                    received=received,
+                    kept=kept,
+                    wave=wave,
+                    version=self.version,
+                    slot=slot if slot < epochs else 0,
+                )
+            )
+        return orders
+
+    def _expected(self, orders: Sequence[Order], trial: bool) -> NDArray[np.int64] | int:
+        """Bytes of uploads, so that the clock knows beforehand how long they take.
+
+        What a rule sends beside the weights shows after one step of a job, and is as large in all jobs but with a rule
+        that says otherwise.
+        """
+        if trial or np.isinf(self.flights.fleet.uplink).all():
+            return 0
+        assert self.executor is not None
+        if self.client_rule.ragged:
+            return self._up + uploaded(self.client_rule, self.executor.train(orders, 1)).numpy()
+        if self._message_bytes is None:
+            self._message_bytes = int(uploaded(self.client_rule, self.executor.train(orders[:1], 1))[0])
+        return self._up + self._message_bytes
+
+    # What devices ask for and send.
+
+    def _answer(self, flight: Flight) -> None:
+        """A device asks for a fresh model: it gets the newest, if that is newer than what it has."""
+        order = flight.order
+        if self.version > order.version:
+            flight.order = replace(order, fresh=self.state.w, fresh_buffers=self.buffers, fresh_version=self.version)
+            fetch = self.flights.fleet.download_seconds(np.array([order.client]), self._down)
+            flight.bytes_down += self._down
+            self.bytes_down += self._down
+            self.flights.refresh(flight, float(fetch[0]))
+        else:
+            flight.order = replace(order, slot=0)
+        self.flights.plan(flight)
+        self.desk.add(flight)
+
+    def _arrive(self, flight: Flight) -> None:
+        """An upload is there: it waits for the others, or is received at once."""
+        self._in_vain = 0
+        self._arrived.append(flight)
+        if self.pace == "barrier":
+            return
+        most = self._planned - (self.round - 1) * self.experiment.participants - len(self._arrived) + 1
+        trained = self.desk.collect([flight.order], self._limit, most)
+        updates = self._updates([flight], trained)
+        order = flight.order
+        view = View(
+            time=self.flights.now,
+            version=self.version,
+            round=self.round,
+            client=order.client,
+            start_version=order.version,
+            fresh_version=order.fresh_version if flight.merged is not None else None,
+            seconds=self.flights.now - flight.dispatched,
+            busy=self.flights.versions,
+            held=self.flights.held,
         )
+        before = self.state
+        self.state, receipt = self.rule.receive(before, updates, view)
+        self._hold_still(before.w)
+        if receipt.accepted:
+            share = receipt.weight if receipt.weight is not None else 1 / self.experiment.participants
+            if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
+                self.buffers = torch.lerp(self.buffers, trained.buffers[0], min(1.0, max(0.0, share)))
+        said = trained.messages if flight.merged is not None else {}
+        notes = {name: float(said[name][0]) for name in self.client_rule.recorded if name in said} | {**receipt.notes}
+        sent = self._count([flight], trained)
+        row = columns([flight], self.data.sizes, trained, [receipt.weight], sent, view.version)
+        row |= merging([flight]) | {"accepted": [receipt.accepted], "notes": [notes or None]}
+        for name, column in row.items():
+            self._told.setdefault(name, []).extend(column)
+        if receipt.earlier:
+            patch(self._told["weight"], receipt.earlier)
+        self.version += receipt.published
+        self.refused += not receipt.accepted
+        if self.experiment.evaluate_local:
+            self._models.append((trained.w[0], trained.buffers[0]))
+        for client in receipt.interrupt:
+            other = self.flights.by_client[client]
+            if other.finished > self.flights.now and self.flights.interrupt(other) and not other.asks:
+                self.desk.add(other)
 
-    def _aggregate(self, orders: list[Order], samples: NDArray[np.int64], trained: Trained) -> list[float]:
+    def _hold_still(self, before: Tensor) -> None:
+        """Weights that do not move: not even by rounding in a mean of what is the same everywhere."""
+        if self._frozen is not None:
+            self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
+
+    def _updates(self, flights: Sequence[Flight], trained: Trained) -> Updates:
+        orders = [flight.order for flight in flights]
         starts = [order.start for order in orders]
         common = all(start is starts[0] for start in starts)
-        updates = Updates(
+        merged = [order.fresh for order in orders if order.fresh is not None]
+        samples = self.data.sizes[[order.client for order in orders]]
+        draws = torch.tensor([flight.draws for flight in flights], device=trained.w.device)
+        return Updates(
             w=trained.w,
             start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
             samples=torch.from_numpy(samples[:, None]).to(trained.w.device),
@@ -227,45 +388,74 @@ class Simulation:
             layout=self.layout,
             sums=trained.sums,
             asked=self.experiment.local.epochs,
-            draws=self._drawn(),
+            draws=None if self.experiment.sampling == "uniform" else draws,
             momentum=self.experiment.local.momentum,
             pull=self.client_rule.pull,
+            slot=torch.tensor([[order.slot] for order in orders]) if merged else None,
+            fresh=torch.stack([order.start if order.fresh is None else order.fresh for order in orders])
+            if merged
+            else None,
         )
+
+    def _count(self, flights: Sequence[Flight], trained: Trained) -> list[int]:
+        """Count them in; returns the bytes that each of them sent."""
+        sent = uploaded(self.client_rule, trained).numpy() + [flight.bytes_up for flight in flights]
+        up: list[int] = (self._up + sent).tolist()
+        self.bytes_up += sum(up)
+        self.updates += len(flights)
+        self.samples_trained += sum(int(self.data.sizes[f.order.client]) * f.order.epochs for f in flights)
+        return up
+
+    # Rounds.
+
+    def _aggregate(self) -> Columns:
+        """The new model from what has come of a round with a barrier."""
+        flights = sorted(self._arrived, key=lambda flight: flight.order.job)
+        trained = self.desk.collect([flight.order for flight in flights], self._limit, 0)
+        updates = self._updates(flights, trained)
         before = self.state.w
         self.state, weights = self.rule.aggregate(self.state, updates)
-        if self._frozen is not None:  # not even by rounding in a mean of what is the same everywhere
-            self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
+        self._hold_still(before)
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
         if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
             counts = updates.samples[:, 0] if updates.draws is None else updates.draws
             self.buffers = counts.double() / counts.sum() @ trained.buffers
-        return list(weights.tolist())
+        if self.experiment.evaluate_local:
+            self._models = list(zip(trained.w, trained.buffers, strict=True))
+        self.version += 1
+        sent = self._count(flights, trained)
+        return columns(flights, self.data.sizes, trained, weights.tolist(), sent, self.version - 1)
 
-    def _arrivals(self, samples: list[int], trained: Trained, weights: list[float], bytes_up: list[int]) -> Arrivals:
-        flights = [flight for flight, _ in self._arrived]
-        epochs = [flight.order.epochs for flight in flights]
-        return Arrivals(
-            {
-                "client": [flight.order.client for flight in flights],
-                "round": [flight.order.round for flight in flights],
-                "start_version": [flight.version for flight in flights],
-                "staleness": [self.version - flight.version for flight in flights],
-                "epochs": epochs,
-                "steps": trained.steps.tolist(),
-                "samples": samples,
-                "learning_rates": readable(trained.lr, epochs),
-                "weight": weights,
-                "train_loss": trained.loss.tolist(),
-                "bytes_up": bytes_up,
-                "bytes_down": [flight.bytes_down for flight in flights],
-                "dispatched": [flight.dispatched for flight in flights],
-                "arrived": [time for _, time in self._arrived],
-            }
+    def _end_round(self, final: bool = False) -> RoundEnd:
+        """What a round came to; `final` where time is up in the middle of it."""
+        round, barrier = self.round, self.pace == "barrier"
+        last = final or round >= self.experiment.rounds
+        told = self._aggregate() if barrier and self._arrived else self._told
+        if last:
+            before = self.state
+            self.state = self.rule.close(before)
+            self.version += self.state is not before
+        self.round_seconds.append(perf_counter() - self._begun)
+        seen = np.array(told.get("samples", []), dtype=np.int64) * np.array(told.get("epochs", []), dtype=np.int64)
+        train_loss = float(np.average(told["train_loss"], weights=seen)) if told else None
+        test = last or round % self.experiment.evaluate_every == 0
+        end = RoundEnd(
+            round=round,
+            virtual_seconds=self.flights.now,
+            seconds=self.round_seconds[-1],
+            train_loss=train_loss,
+            arrivals=Arrivals(told),
+            unfinished=self.flights.take_unfinished(),
+            report={name: tensor.tolist() for name, tensor in self.rule.report(self.state).items()},
+            evaluation=self._evaluate(round, train_loss) if test else None,
         )
+        self._arrived, self._told, self._models = [], {}, []
+        self.round += 1
+        if self.pace in ("barrier", "stream"):
+            self._schedule(self.flights.now)
+        return end
 
-    def _evaluate(self, round: int, train_loss: float, trained: Trained, started: float) -> Evaluation | None:
-        if round % self.experiment.evaluate_every and round != self.experiment.rounds:
-            return None
+    def _evaluate(self, round: int, train_loss: float | None) -> Evaluation:
         assert self.executor is not None
         if self.client_rule.global_model:
             score = self.executor.evaluate(self.evaluated, self.buffers)
@@ -279,26 +469,28 @@ class Simulation:
         return Evaluation(
             round=round,
             version=self.version,
-            virtual_seconds=self.queue.now,
-            wall_seconds=perf_counter() - started,
+            virtual_seconds=self.flights.now,
+            wall_seconds=perf_counter() - self._started,
             accuracy=score.accuracy,
             loss=score.loss,
             train_loss=train_loss,
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             updates=self.updates,
-            local_accuracy=local_accuracy(trained, self.executor) if self.experiment.evaluate_local else None,
+            local_accuracy=local_accuracy(self._models, self.executor) if self._models else None,
         )
+
+    # What a run leaves.
 
     def own(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers): the global one, unless the method has others."""
-        kept = self._kept.get(client, self._initial)
+        kept = self.desk.kept.get(client, self._initial)
         return self.client_rule.own(self.evaluated, self.buffers, kept)
 
     @property
     def took_part(self) -> list[int]:
         """The clients that keep something of an earlier job."""
-        return sorted(self._kept)
+        return sorted(self.desk.kept)
 
     def client_scores(self) -> list[Score | None]:
         """Every client's own model on its own share of the test set."""

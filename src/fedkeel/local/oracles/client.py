@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedkeel import streams
+from fedkeel.algorithms.oracle import Sample
 from fedkeel.algorithms.rules import Penalty
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batch, Batches
@@ -17,7 +18,7 @@ from fedkeel.params import FlatModel, with_features
 
 
 class ClientOracle(BatchOracle):
-    """One client and one flat model, by autograd; dropout draws from streams named by (seed, round, client, epoch)."""
+    """One client and one flat model, by autograd; dropout draws from streams named by (seed, wave, client, epoch)."""
 
     def __init__(
         self,
@@ -25,14 +26,14 @@ class ClientOracle(BatchOracle):
         batches: Batches,
         local: LocalSettings,
         seed: int,
-        round: int,
+        wave: int,
         client: int,
         moving: Tensor | None = None,
     ) -> None:
         super().__init__(batches, local, moving)
         self._model = model
         self._seed = seed
-        self._where = round, client
+        self._where = wave, client
         self._dropout = 0
 
     def _step(self, batch: Batch) -> Step:
@@ -77,10 +78,7 @@ class ClientOracle(BatchOracle):
     ) -> tuple[Tensor, Tensor]:
         """(Mean loss without the penalty, gradient [D] with it); statistics stay as they are unless it `moves` them."""
         kept = None if moves else self._model.buffers
-        # Dropout inside a module can only draw from torch's global generators, which the trainer restores.
-        torch.default_generator.manual_seed(self._dropout)  # torch.manual_seed takes a millisecond without CUDA
-        if w.is_cuda:
-            torch.cuda.manual_seed(self._dropout)
+        self._seed_dropout(w)
         self._model.load(w)
         with torch.enable_grad():
             if penalty is None:
@@ -94,6 +92,12 @@ class ClientOracle(BatchOracle):
             self._model.load(w, kept)
         return loss.detach(), torch.cat([p.reshape(-1) for p in parts])
 
+    def _seed_dropout(self, w: Tensor) -> None:
+        """Dropout inside a module can only draw from torch's global generators, which the trainer restores."""
+        torch.default_generator.manual_seed(self._dropout)  # torch.manual_seed takes a millisecond without CUDA
+        if w.is_cuda:
+            torch.cuda.manual_seed(self._dropout)
+
     def full_grad(self, w: Tensor, rows: Tensor | None = None) -> Tensor:
         """Gradient [D] of the mean loss of all the client's samples, clipped, plus weight decay."""
         g = torch.zeros_like(w)
@@ -103,6 +107,22 @@ class ClientOracle(BatchOracle):
             g += self._autograd(w, x[0], y[0], False)[1] * (sizes[0] / self._batches.sizes[0])
         self._dropout = dropout
         return self._finish(g, w)
+
+    def peek(
+        self, w: Tensor, rows: Tensor | None, on: Sample = "batch", gradient: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """(Mean loss [1], its gradient [D] if wanted), which leave no trace."""
+        batch = self._current()
+        x, y = (batch.x, batch.y) if on == "batch" else self._batches.proxy(np.arange(1))
+        if gradient:
+            loss, g = self._autograd(w, x[0], y[0], False)
+            return loss[None], g if self._moving is None else g * self._moving
+        buffers = self._model.buffers
+        self._seed_dropout(w)
+        self._model.load(w)
+        loss = cross_entropy(self._model.forward(x[0]), y[0])
+        self._model.load(w, buffers)
+        return loss[None], None
 
     def features(self, w: Tensor, buffers: Tensor) -> Tensor:
         """[b, F], what the head sees of the current mini-batch, in evaluation mode."""

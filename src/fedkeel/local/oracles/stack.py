@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.algorithms.course import Course
+from fedkeel.algorithms.oracle import Sample
 from fedkeel.algorithms.rules import Penalty
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batch, Batches
@@ -103,6 +104,20 @@ class StackOracle(BatchOracle):
         for sizes, x, y in self._batches.whole(chosen):
             g += self._gradient(w, x, y, _weights(sizes, self._batches.sizes[chosen], y).to(w.dtype))[1]
         return self._finish(g, w)
+
+    def peek(
+        self, w: Tensor, rows: Tensor | None, on: Sample = "batch", gradient: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """(Mean losses [r, 1], their gradients [r, D] if wanted) of the clients at these places."""
+        assert rows is not None
+        batch = self._current()
+        if on == "batch":
+            x, y, weights = batch.x[rows], batch.y[rows], self._mean(w)[rows]
+        else:
+            x, y = self._batches.proxy(rows.cpu().numpy())
+            weights = torch.full_like(y, 1 / y.shape[1], dtype=w.dtype)
+        losses, g = self._gradient(w, x, y, weights)
+        return (losses * weights).sum(1, keepdim=True), g if self._moving is None else g * self._moving
 
     def features(self, w: Tensor, buffers: Tensor) -> Tensor:
         """[k, b, F], what the heads see of the current mini-batches."""

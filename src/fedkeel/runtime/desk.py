@@ -1,0 +1,70 @@
+"""Deferred training: nothing is computed when a job is dispatched.
+
+When the first result is needed, everything whose inputs are known trains in as few stacks as possible; the virtual
+timeline never depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedkeel.algorithms.rules import Message
+from fedkeel.local.orders import Executor, Order, Trained, gather, refuse_divergence
+from fedkeel.runtime.flights import Flight
+
+AT_ONCE = 512
+"""Jobs trained together beforehand: their results lie in memory side by side."""
+
+
+class Desk:
+    """Jobs whose inputs are known, results nobody has asked for yet, and what clients keep between jobs."""
+
+    def __init__(self, executor: Executor | None) -> None:
+        self.executor = executor
+        self.kept: dict[int, Message] = {}
+        self._ready: dict[int, Flight] = {}
+        self._results: dict[int, tuple[Trained, int]] = {}
+
+    def add(self, flight: Flight) -> None:
+        """Its inputs are known; what was computed of it before does not count."""
+        self._results.pop(flight.order.job, None)
+        self._ready[flight.order.job] = flight
+
+    def drop(self, flight: Flight) -> None:
+        """It will not be asked for."""
+        self._ready.pop(flight.order.job, None)
+        self._results.pop(flight.order.job, None)
+
+    def collect(self, orders: Sequence[Order], limit: float, most: int) -> Trained:
+        """The results of orders; computes, if they are not there yet, what else will arrive until `limit`, too.
+
+        At most so many will.
+        """
+        missing = [order for order in orders if order.job not in self._results]
+        if missing:
+            assert self.executor is not None
+            jobs = {order.job for order in missing}
+            soon = sorted((f for f in self._ready.values() if not f.lost and f.arrives <= limit), key=_arrival)
+            others = [f.order for f in soon[: min(most, AT_ONCE)] if f.order.job not in jobs]
+            train = sorted([*missing, *others], key=lambda order: order.job)
+            trained = self.executor.train(train)
+            self._results.update({order.job: (trained, row) for row, order in enumerate(train)})
+            for order in train:
+                self._ready.pop(order.job, None)
+        trained = gather([self._results.pop(order.job) for order in orders])
+        refuse_divergence(orders, trained)
+        self._keep(orders, trained)
+        return trained
+
+    def _keep(self, orders: Sequence[Order], trained: Trained) -> None:
+        """Each client's state in memory of its own, so that it does not hold on to a whole round's."""
+        kept = trained.kept
+        for row, order in enumerate(orders):
+            if kept:
+                self.kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
+            else:
+                self.kept.pop(order.client, None)
+
+
+def _arrival(flight: Flight) -> tuple[float, int]:
+    return flight.arrives, flight.order.client

@@ -1,0 +1,218 @@
+"""The jobs on their way: who is at work since when, and what becomes of each when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel.fleet.clock import EventQueue
+from fedkeel.fleet.profile import Fleet
+from fedkeel.local.orders import Order
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A job on its way: the order and what the clock knows of it; all times are virtual seconds."""
+
+    order: Order
+    bytes_down: int
+    bytes_up: int
+    """In surveys before it."""
+    dispatched: float
+    began: float
+    """The model is there, and training begins."""
+    epoch_seconds: float
+    finished: float
+    """Training ends, and the upload begins."""
+    upload_seconds: float
+    fails: float
+    """When the device is lost if the job is not over by then."""
+    why: str
+    """Of that."""
+    draws: int = 1
+    """How often the client was drawn."""
+    asked: float | None = None
+    """When it asked for a fresh model and got one."""
+    merged: float | None = None
+    """When it went on with it."""
+    plan: int = 0
+    """How often its end was planned anew: what was planned before does not count."""
+
+    @property
+    def arrives(self) -> float:
+        """When the upload is there, if nothing happens."""
+        return self.finished + self.upload_seconds
+
+    @property
+    def lost(self) -> bool:
+        """Whether it will not arrive."""
+        return self.fails < self.arrives
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is still going to ask for a fresh model."""
+        return self.order.slot > 0 and self.asked is None
+
+    @property
+    def slot_time(self) -> float:
+        """When it asks for a fresh model."""
+        return self.began + self.order.slot * self.epoch_seconds
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A round begins, or another dispatch is due."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A device asks for a fresh model."""
+
+    flight: Flight
+    plan: int
+
+
+@dataclass(frozen=True)
+class End:
+    """A job arrives, or its device is lost."""
+
+    flight: Flight
+    plan: int
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """The server waits no longer."""
+
+    round: int
+
+
+What = Begin | Request | End | Deadline
+ARRIVES, ASKS, CLOSES, BEGINS = range(4)
+"""What comes first at one instant: arrivals by client, so that whoever asks then gets the newest model; then requests,
+deadlines, and whatever is dispatched, from the newest model too."""
+
+
+class Flights:
+    """Everything in flight, and the clock it flies by."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.queue: EventQueue[What] = EventQueue()
+        self.by_client: dict[int, Flight] = {}
+        self.versions: dict[int, int] = {}
+        """Of clients at work: the versions they started from."""
+        self.held: dict[int, int] = {}
+        """How many jobs started from each version."""
+        self.idle = np.ones(len(fleet), dtype=np.bool_)
+        self.unfinished: list[dict[str, Any]] = []
+        """Rows of jobs that never arrived, since they were last taken."""
+        self.lost = self.left = 0
+        """Jobs that came to nothing, and those that were in flight at the end."""
+
+    def __len__(self) -> int:
+        return len(self.by_client)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.queue.now
+
+    def free(self) -> NDArray[np.bool_]:
+        """[N], whom a job can be given now."""
+        on = self.fleet.available(self.now)
+        return self.idle if on is None else self.idle & on
+
+    def launch(self, flight: Flight) -> None:
+        """A job is on its way."""
+        client, version = flight.order.client, flight.order.version
+        assert self.idle[client], f"device {client} is at work already"
+        self.by_client[client] = flight
+        self.versions[client] = version
+        self.held[version] = self.held.get(version, 0) + 1
+        self.idle[client] = False
+        self.plan(flight)
+
+    def plan(self, flight: Flight) -> None:
+        """Its next step is known, as things stand; what was planned before does not count any more."""
+        flight.plan += 1
+        client = flight.order.client
+        if flight.asks and flight.slot_time <= flight.fails:
+            self.queue.schedule(flight.slot_time, (ASKS, client), Request(flight, flight.plan))
+        else:
+            self.queue.schedule(min(flight.arrives, flight.fails), (ARRIVES, client), End(flight, flight.plan))
+
+    def refresh(self, flight: Flight, seconds: float) -> None:
+        """It has got a fresh model, which took so long to fetch."""
+        flight.asked, flight.merged = self.now, self.now + seconds
+        flight.finished += seconds
+
+    def interrupt(self, flight: Flight) -> bool:
+        """Ask for what the device has after the epoch it has just finished, or after its first one, or after a merge.
+
+        False if that changes nothing.
+        """
+        told = self.now + float(self.fleet.download_seconds(np.array([flight.order.client]), 0)[0])
+        waited = 0.0 if flight.merged is None or flight.asked is None else flight.merged - flight.asked
+        done = int(
+            (told - flight.began - waited) / flight.epoch_seconds + 1e-9
+        )  # told at an epoch's end, give or take a bit
+        epochs = max(1 if flight.merged is None else flight.order.slot + 1, done)
+        if epochs >= flight.order.epochs:
+            return False
+        slot = flight.order.slot if flight.order.slot < epochs else 0
+        flight.order = replace(flight.order, epochs=epochs, lr=flight.order.lr[:epochs], slot=slot)
+        flight.finished = max(told, flight.began + waited + epochs * flight.epoch_seconds)
+        self.plan(flight)
+        return True
+
+    def land(self, flight: Flight) -> None:
+        """It is over: the device is free."""
+        client, version = flight.order.client, flight.order.version
+        del self.by_client[client], self.versions[client]
+        self.held[version] -= 1
+        if not self.held[version]:
+            del self.held[version]
+        self.idle[client] = True
+        flight.plan = -1
+
+    def lose(self, flight: Flight, why: str | None = None) -> None:
+        """It is over without a result."""
+        self.land(flight)
+        self.lost += 1
+        self._write_down(flight, why or flight.why)
+
+    def give_back(self, arrived: Sequence[Flight]) -> None:
+        """They have arrived, but nobody will take them in any more."""
+        self.left += len(arrived)
+        for flight in arrived:
+            self._write_down(flight, "in flight")
+
+    def close(self) -> list[dict[str, Any]]:
+        """The run is over: the rows of what is still in flight, and of whatever was not taken yet."""
+        self.give_back(sorted(self.by_client.values(), key=lambda flight: flight.order.job))
+        return self.take_unfinished()
+
+    def _write_down(self, flight: Flight, why: str) -> None:
+        order = flight.order
+        self.unfinished.append(
+            {
+                "client": order.client,
+                "round": order.round,
+                "start_version": order.version,
+                "dispatched": flight.dispatched,
+                "began": flight.began,
+                "ended": self.now,
+                "why": why,
+                "bytes_down": flight.bytes_down,
+            }
+        )
+
+    def take_unfinished(self) -> list[dict[str, Any]]:
+        """The rows since last time."""
+        rows, self.unfinished = self.unfinished, []
+        return rows

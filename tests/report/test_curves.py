@@ -1,0 +1,25 @@
+"""Learning curves of runs that end at different times."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from fedkeel.report.curves import learning_curves
+from tests.report.folders import EVALUATION, record
+
+
+@pytest.mark.parametrize(("second", "ends"), [(18.0, []), (40.0, [18.0, 40.0])])
+def test_ends_are_marked_where_they_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float, ends: list[float]
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("fedkeel.report.curves.save", lambda figure, *_, **__: drawn.append(figure))
+    run = record(tmp_path, [])
+    runs = [replace(run, history=[EVALUATION, EVALUATION | {"virtual_seconds": end}]) for end in (18.0, second)]
+    learning_curves(runs, [tmp_path / "a.png"], "virtual_seconds")
+    accuracy, loss = drawn[0].axes
+    assert [line.get_xdata()[0] for line in accuracy.get_lines() if len(line.get_xdata()) == 1] == ends
+    assert [line.get_xdata()[0] for line in loss.get_lines() if len(line.get_xdata()) == 1] == ends
+    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == ["fedasmu, iid, seed 0"] * 2
