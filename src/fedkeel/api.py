@@ -115,7 +115,7 @@ def run(
         if folder is not None:
             folder.add_unfinished(in_flight)
         summary = _summary(simulation, history, perf_counter() - started, choice)
-        flat.load(simulation.evaluated, simulation.buffers)
+        flat.load(simulation.server.evaluated, simulation.server.buffers)
         if folder is not None:  # before anything else can go wrong
             _save(folder, simulation, module)
         tuned = _test_clients(simulation, workshop, choice, summary, folder)
@@ -128,10 +128,10 @@ def run(
 
 def _save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
     """The global model; where there is none, the global header and the models of all clients that took part."""
-    if simulation.client_rule.global_model:
+    if simulation.server.client_rule.global_model:
         folder.save("model", module.state_dict())
         return
-    folder.save("header", {n: t for n, t in module.state_dict().items() if n in simulation.layout.head_names})
+    folder.save("header", {n: t for n, t in module.state_dict().items() if n in simulation.server.layout.head_names})
     own = {client: _own_model(simulation, module, client).state_dict() for client in simulation.took_part}
     folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
 
@@ -149,7 +149,7 @@ def _test_clients(
 
     Puts the spreads into the summary, writes a row a client, and returns the accuracies after fine-tuning.
     """
-    experiment, rule = simulation.experiment, simulation.client_rule
+    experiment, rule = simulation.experiment, simulation.server.client_rule
     epochs = experiment.finetune_epochs
     if not (experiment.evaluate_clients or epochs or not rule.global_model):
         return None
@@ -174,7 +174,7 @@ def _finetuned(
     executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
     last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
     rate = experiment.finetune.lr or last
-    lr = torch.full((epochs,), rate, dtype=simulation.state.w.dtype, device=simulation.state.w.device)
+    lr = torch.full((epochs,), rate, dtype=simulation.server.state.w.dtype, device=simulation.server.state.w.device)
     models = [(client, simulation.own(client)) for client in clients]
     lost: list[int] = []
 
@@ -254,7 +254,7 @@ def _summary(
         "per_round": experiment.participants,
         "seed": experiment.seed,
         "rounds": last.round,
-        "tested": "global model" if simulation.client_rule.global_model else "clients' own models",
+        "tested": "global model" if simulation.server.client_rule.global_model else "clients' own models",
         "final_accuracy": last.accuracy,
         "best_accuracy": max(e.accuracy for e in history),
         "final_loss": last.loss,
@@ -273,7 +273,7 @@ def _summary(
         "wall_seconds": wall_seconds,
         "seconds_per_round_median": float(np.median(simulation.round_seconds)),
         "samples_per_second": simulation.samples_trained / sum(simulation.round_seconds),
-        "parameters": simulation.layout.size,
+        "parameters": simulation.server.layout.size,
         "executor": choice.settings.model_dump(),
         "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
         "device": experiment.device,

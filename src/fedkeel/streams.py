@@ -61,6 +61,11 @@ def bits(stream: Bits, count: int) -> Bits:
     return _mix(stream[..., None] + counter)
 
 
+def uniform(stream: Bits, count: int) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1) for each key, shape [..., count]."""
+    return (bits(stream, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def permutations(stream: Bits, counts: int | NDArray[np.int64]) -> NDArray[np.int64]:
     """A permutation of range(count) for each key, shape [..., largest count]; shorter rows go on with the rest."""
     drawn = bits(stream, int(np.max(counts)))

@@ -126,7 +126,9 @@ def test_unequal_work_is_the_same_one_by_one_and_in_a_stack(name: str, rough: bo
     assert bool(((alone["w"] - orders[0].start).abs().amax(1) > 1e-3).all())
     if simulation.pace != "barrier":
         return
-    state, weights = simulation.rule.aggregate(simulation.state, updates(simulation, orders, Trained(alone)))
+    state, weights = simulation.server.rule.aggregate(
+        simulation.server.state, updates(simulation, orders, Trained(alone))
+    )
     assert bool(torch.isfinite(state.w).all())
     assert bool(torch.isfinite(weights).all())
     assert weights.shape == (N,)
@@ -143,11 +145,11 @@ def updates(simulation: Simulation, orders: list[Order], trained: Trained) -> Up
         steps=trained.steps[:, None],
         lr=trained.lr,
         messages=trained.messages,
-        layout=simulation.layout,
+        layout=simulation.server.layout,
         sums=trained.sums,
         asked=max(WORK),
         momentum=simulation.experiment.local.momentum,
-        pull=simulation.client_rule.pull,
+        pull=simulation.server.client_rule.pull,
     )
 
 

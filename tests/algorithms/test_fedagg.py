@@ -221,7 +221,7 @@ def check(chosen: Settings, executor: str = "serial", local: Settings | None = N
             close(used, expected)
     close(bench.weights(result), x)
     if known is not None:
-        close(torch.stack([result.simulation.state.memory[name] for name in ("gradient", "way")]), known)
+        close(torch.stack([result.simulation.server.state.memory[name] for name in ("gradient", "way")]), known)
     return ends
 
 
@@ -390,7 +390,7 @@ def test_how_many_workers_there_are_changes_no_bit(
         for executor in ("here", "alone", "processes, stack 2", "processes, stack 2")
     ]
     for result, ends in runs[1:]:
-        assert torch.equal(result.simulation.state.w, runs[0][0].simulation.state.w)
+        assert torch.equal(result.simulation.server.state.w, runs[0][0].simulation.server.state.w)
         assert [end.report for end in ends] == [end.report for end in runs[0][1]]
 
 

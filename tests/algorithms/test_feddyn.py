@@ -65,7 +65,7 @@ def by_hand(
 
 def check(result: Result, hand: Hand) -> None:
     np.testing.assert_allclose(bench.weights(result), hand.mean, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(result.simulation.state.w, hand.x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.server.state.w, hand.x, rtol=0, atol=1e-12)
     kept = result.simulation.desk.kept
     assert kept.keys() == hand.grad.keys()
     for client, message in kept.items():

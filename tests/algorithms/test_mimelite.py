@@ -64,7 +64,7 @@ def check(settings: dict[str, Any], executor: str, model: nn.Module | None = Non
     result, _ = bench.train(algorithm, executor, model, local=hand.get("local", {}))
     x, m = by_hand(**hand)
     np.testing.assert_allclose(bench.weights(result), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(result.simulation.state.memory["m"], m, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.server.state.memory["m"], m, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["paper", "fedjax"])
@@ -95,7 +95,7 @@ def test_the_first_momentum_is_the_gradient_of_all_samples_at_the_first_model() 
     result, _ = bench.train({"name": "mimelite", "form": "fedjax"}, rounds=1, per_round=bench.N, local={"lr": 2.0})
     x, y = (np.concatenate(parts) for parts in zip(*bench.clients(), strict=True))
     expected = bench.gradient(bench.start(), x, y)
-    np.testing.assert_allclose(result.simulation.state.memory["m"], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.server.state.memory["m"], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["paper", "fedjax"])

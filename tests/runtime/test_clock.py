@@ -369,7 +369,7 @@ def _models_are_not_newer_than_the_moment(seen: Watched) -> None:
         for end in seen.ends:
             assert all((a.start_version, a.staleness) == (models, 0) for a in end.arrivals)
             models += len(end.arrivals) > 0
-        assert seen.simulation.version == models
+        assert seen.simulation.server.version == models
         return
     times = np.array([arrival.arrived for arrival in seen.arrivals])
     met = [arrival.start_version + arrival.staleness for arrival in seen.arrivals]
@@ -574,7 +574,7 @@ def test_a_server_whose_first_jobs_take_long_does_not_starve(monkeypatch: pytest
 def test_a_limit_flushes_what_is_buffered() -> None:
     algorithm = {"name": "fedbuff", "buffer_size": 2, "rest": "flush"}
     seen = watch(experiment(algorithm, per_round=1, limit_seconds=5))
-    assert int(seen.simulation.state.memory["count"]) == 0
+    assert int(seen.simulation.server.state.memory["count"]) == 0
 
 
 def test_a_summary_counts_every_job() -> None:

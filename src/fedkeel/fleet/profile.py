@@ -105,7 +105,7 @@ class Fleet:
 
     def fails_at(self, clients: Clients, seed: int, wave: int) -> Column:
         """[m], the share of its training after which a device fails, in [0, 1); NaN where it does not."""
-        drawn = _uniform(streams.bits(streams.keys(seed, "lost jobs", wave, clients), 2))
+        drawn = streams.uniform(streams.keys(seed, "lost jobs", wave, clients), 2)
         return np.where(drawn[:, 0] < self.dropout[clients], drawn[:, 1], np.nan)
 
     def available(self, time: float) -> NDArray[np.bool_] | None:
@@ -158,9 +158,4 @@ def _speed(
 
 
 def _phases(period: Column, seed: int) -> Column:
-    return period * _uniform(streams.bits(streams.keys(seed, "availability", np.arange(len(period))), 1))[:, 0]
-
-
-def _uniform(drawn: streams.Bits) -> Column:
-    """In [0, 1), from raw bits."""
-    return (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return period * streams.uniform(streams.keys(seed, "availability", np.arange(len(period))), 1)[:, 0]

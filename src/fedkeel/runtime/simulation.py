@@ -9,29 +9,28 @@ from math import ceil, inf
 from time import perf_counter
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel import streams
-from fedkeel.algorithms.rules import Cohort, Progress, Updates, View, nbytes
+from fedkeel.algorithms.rules import Progress, Receipt, View
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.experiment import Experiment
 from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Executor, Order, Score, Trained
-from fedkeel.params import FlatModel, Part
+from fedkeel.params import FlatModel
 from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
 from fedkeel.runtime.desk import Desk
+from fedkeel.runtime.dispatch import Dispatcher
 from fedkeel.runtime.flights import BEGINS, CLOSES, Begin, Deadline, End, Flight, Flights, Request
 from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
 from fedkeel.runtime.records import Columns, columns, merging, patch
 from fedkeel.runtime.sampling import draw
-from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
+from fedkeel.runtime.server import Server
+from fedkeel.runtime.surveys import uploaded
 
 STARVED = 1000
 """Jobs in a row that came to nothing, or dispatches without a device, after which a run is given up."""
-_WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
 
 
 class Simulation:
@@ -47,28 +46,19 @@ class Simulation:
     ) -> None:
         self.experiment = experiment
         self.data = data
-        self.layout = model.layout
-        self.client_rule, self.rule = experiment.algorithm.rules()
         self.pace = experiment.pace
-        self.buffers = model.buffers
-        self._initial = self.client_rule.initial(model.w.clone(), self.buffers)
-        sizes = torch.from_numpy(data.sizes).to(model.w.device)
-        self.state = self.rule.init(model.w.clone(), model.layout, sizes)
-        self.version = 0
+        self.server = Server(experiment, data, model)
+        self.flights = Flights(Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed))
+        self.desk = Desk(executor)
+        self._initial = self.server.client_rule.initial(model.w.clone(), model.buffers)
+        self._dispatch = Dispatcher(experiment, data, self.server, self.flights, self.desk, self._initial)
         self.round = 1
         """The one that is going on."""
         self.bytes_up = self.bytes_down = self.updates = self.refused = self.samples_trained = 0
         self.round_seconds: list[float] = []
         """Of each round: dispatch, local training and aggregation, without evaluation."""
-        moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
-        self._frozen = None if moving.all() else ~moving
-        self._down, self._up = self._bytes(self.client_rule.downloads), self._bytes(self.client_rule.uploads)
-        self._up += self.rule.numbers * self.state.w.element_size()
-        self._message_bytes: int | None = None
-        self.flights = Flights(Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed))
-        self.desk = Desk(executor)
         self._limit = inf if experiment.limit_seconds is None else experiment.limit_seconds
-        self._jobs = self._wave = self._in_vain = 0
+        self._wave = self._in_vain = 0
         self._begun = self._started = 0.0
         self._arrived: list[Flight] = []
         """Of the round that is going on."""
@@ -85,11 +75,6 @@ class Simulation:
     @executor.setter
     def executor(self, executor: Executor | None) -> None:
         self.desk.executor = executor
-
-    def _bytes(self, part: Part) -> int:
-        """What a part of the model weighs on the wire."""
-        weights = int(self.layout.mask(part).sum()) * self.state.w.element_size()
-        return weights + (self.layout.buffer_bytes if part in _WITH_BUFFERS else 0)
 
     # The loop.
 
@@ -110,7 +95,7 @@ class Simulation:
         if self.pace == "barrier":  # time is up in mid-round, and nobody waits for the others any more
             self.flights.give_back(self._arrived)
             self._arrived = []
-        if self._arrived or not tested or self.rule.close(self.state) is not self.state:
+        if self.server.close() or self._arrived or not tested:
             yield self._end_round(final=True)
 
     def _handle(self, what: Begin | Request | End | Deadline) -> RoundEnd | None:
@@ -189,7 +174,7 @@ class Simulation:
             self._wave += 1
             clients, draws = draw(self.experiment, self.data.sizes, self._wave, count, self.flights.free())
             if len(clients):
-                self._dispatch(clients, draws, trial)
+                self._launch(clients, draws, trial)
             elif not len(self.flights):  # nobody is there
                 self._starve()
                 if self.pace != "periodic":
@@ -212,45 +197,9 @@ class Simulation:
                 "fleet.availability, schedule.deadline_seconds)"
             )
 
-    def _dispatch(self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, trial: bool) -> None:
-        """Ask clients what the server wants to know, and send them their jobs; in a trial, ask in passing."""
-        local, sizes, fleet = self.experiment.local, self.data.sizes[clients], self.flights.fleet
-        rate = local.lr * local.lr_decay ** (self.round - 1)
-        progress = Progress(self.version, self.updates, self._planned, self.experiment.participants)
-        epochs, rate = self.rule.work(local.epochs, rate, progress)
-        lr = torch.full((epochs,), rate, dtype=self.state.w.dtype, device=self.state.w.device)
-        orders = self._orders(clients, lr)
-        surveys = Surveys(self.client_rule.survey, orders, self.executor, trial)
-        counted = None if draws is None else torch.from_numpy(draws).to(lr.device)
-        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr, counted)
-        self.state, brief = follow(self.rule.plan(self.state, cohort), surveys)
-        for order, more in zip(orders, rows(brief, len(orders)), strict=True):
-            order.received = {**order.received, **more} if more else order.received
-        down = np.array([self._down + nbytes(order.received) for order in orders]) + surveys.bytes_down
-        delay = 0.0
-        if surveys.count:
-            answers = fleet.upload_seconds(clients, surveys.bytes_up)
-            delay = float((surveys.count * fleet.train_seconds(clients, surveys.work(sizes, local)) + answers).max())
-        now, wave, seed = self.flights.now, self._wave, self.experiment.seed
-        began = now + (fleet.download_seconds(clients, down) + delay)
-        seconds = fleet.train_seconds(clients, sizes * epochs)  # who runs out of time has used it
-        up = fleet.upload_seconds(clients, self._expected(orders, trial))
-        failing, off = began + seconds * fleet.fails_at(clients, seed, wave), fleet.off_at(clients, now)
-        fails = np.fmin(failing, off)
-        for row, order in enumerate(orders):
-            flight = Flight(
-                order=order,
-                bytes_down=int(down[row]),
-                bytes_up=int(surveys.bytes_up[row]),
-                dispatched=now,
-                began=float(began[row]),
-                epoch_seconds=float(seconds[row]) / epochs,
-                finished=float(began[row] + seconds[row]),
-                upload_seconds=float(up[row]),
-                fails=float(fails[row]),
-                why="went offline" if fails[row] == off[row] else "dropped out",
-                draws=1 if draws is None else int(draws[row]),
-            )
+    def _launch(self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, trial: bool) -> None:
+        progress = Progress(self.server.version, self.updates, self._planned, self.experiment.participants)
+        for flight in self._dispatch(clients, draws, self.round, self._wave, progress, trial):
             self.bytes_down += flight.bytes_down
             self.flights.launch(flight)
             if not flight.asks and self.pace != "barrier":
@@ -260,59 +209,17 @@ class Simulation:
     def _planned(self) -> int:
         return self.experiment.rounds * self.experiment.participants
 
-    def _orders(self, clients: NDArray[np.int64], lr: Tensor) -> list[Order]:
-        seed, wave = self.experiment.seed, self._wave
-        done = self.flights.fleet.epochs_done(len(lr), clients, seed, wave).tolist()
-        rates = {epochs: lr[:epochs] if epochs < len(lr) else lr for epochs in done}
-        first, self._jobs = self._jobs + 1, self._jobs + len(clients)
-        draws = (streams.bits(streams.keys(seed, "slot", wave, clients), 2) >> np.uint64(11)) * 2.0**-53
-        orders = []
-        for row, (client, epochs) in enumerate(zip(clients.tolist(), done, strict=True)):
-            received, kept = self.rule.send(self.state, client), self.desk.kept.get(client, self._initial)
-            slot = self.client_rule.asks_after(kept, received, len(lr), (float(draws[row, 0]), float(draws[row, 1])))
-            orders.append(
-                Order(
-                    job=first + row,
-                    client=client,
-                    round=self.round,
-                    epochs=epochs,
-                    start=self.state.w,
-                    buffers=self.buffers,
-                    lr=rates[epochs],
-                    received=received,
-                    kept=kept,
-                    wave=wave,
-                    version=self.version,
-                    slot=slot if slot < epochs else 0,
-                )
-            )
-        return orders
-
-    def _expected(self, orders: Sequence[Order], trial: bool) -> NDArray[np.int64] | int:
-        """Bytes of uploads, so that the clock knows beforehand how long they take.
-
-        What a rule sends beside the weights shows after one step of a job, and is as large in all jobs but with a rule
-        that says otherwise.
-        """
-        if trial or np.isinf(self.flights.fleet.uplink).all():
-            return 0
-        assert self.executor is not None
-        if self.client_rule.ragged:
-            return self._up + uploaded(self.client_rule, self.executor.train(orders, 1)).numpy()
-        if self._message_bytes is None:
-            self._message_bytes = int(uploaded(self.client_rule, self.executor.train(orders[:1], 1))[0])
-        return self._up + self._message_bytes
-
     # What devices ask for and send.
 
     def _answer(self, flight: Flight) -> None:
         """A device asks for a fresh model: it gets the newest, if that is newer than what it has."""
-        order = flight.order
-        if self.version > order.version:
-            flight.order = replace(order, fresh=self.state.w, fresh_buffers=self.buffers, fresh_version=self.version)
-            fetch = self.flights.fleet.download_seconds(np.array([order.client]), self._down)
-            flight.bytes_down += self._down
-            self.bytes_down += self._down
+        order, server = flight.order, self.server
+        if server.version > order.version:
+            w, buffers, version = server.state.w, server.buffers, server.version
+            flight.order = replace(order, fresh=w, fresh_buffers=buffers, fresh_version=version)
+            fetch = self.flights.fleet.download_seconds(np.array([order.client]), server.down)
+            flight.bytes_down += server.down
+            self.bytes_down += server.down
             self.flights.refresh(flight, float(fetch[0]))
         else:
             flight.order = replace(order, slot=0)
@@ -327,11 +234,10 @@ class Simulation:
             return
         most = self._planned - (self.round - 1) * self.experiment.participants - len(self._arrived) + 1
         trained = self.desk.collect([flight.order], self._limit, most)
-        updates = self._updates([flight], trained)
         order = flight.order
         view = View(
             time=self.flights.now,
-            version=self.version,
+            version=self.server.version,
             round=self.round,
             client=order.client,
             start_version=order.version,
@@ -340,15 +246,19 @@ class Simulation:
             busy=self.flights.versions,
             held=self.flights.held,
         )
-        before = self.state
-        self.state, receipt = self.rule.receive(before, updates, view)
-        self._hold_still(before.w)
-        if receipt.accepted:
-            share = receipt.weight if receipt.weight is not None else 1 / self.experiment.participants
-            if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
-                self.buffers = torch.lerp(self.buffers, trained.buffers[0], min(1.0, max(0.0, share)))
+        receipt = self.server.receive(flight, trained, view, 1 / self.experiment.participants)
+        self.refused += not receipt.accepted
+        self._record(flight, trained, view, receipt)
+        for client in receipt.interrupt:
+            other = self.flights.by_client[client]
+            if other.finished > self.flights.now and self.flights.interrupt(other) and not other.asks:
+                self.desk.add(other)
+
+    def _record(self, flight: Flight, trained: Trained, view: View, receipt: Receipt) -> None:
+        """Write down an update that was received at once."""
         said = trained.messages if flight.merged is not None else {}
-        notes = {name: float(said[name][0]) for name in self.client_rule.recorded if name in said} | {**receipt.notes}
+        notes = {name: float(said[name][0]) for name in self.server.client_rule.recorded if name in said}
+        notes |= receipt.notes
         sent = self._count([flight], trained)
         row = columns([flight], self.data.sizes, trained, [receipt.weight], sent, view.version)
         row |= merging([flight]) | {"accepted": [receipt.accepted], "notes": [notes or None]}
@@ -356,51 +266,13 @@ class Simulation:
             self._told.setdefault(name, []).extend(column)
         if receipt.earlier:
             patch(self._told["weight"], receipt.earlier)
-        self.version += receipt.published
-        self.refused += not receipt.accepted
         if self.experiment.evaluate_local:
             self._models.append((trained.w[0], trained.buffers[0]))
-        for client in receipt.interrupt:
-            other = self.flights.by_client[client]
-            if other.finished > self.flights.now and self.flights.interrupt(other) and not other.asks:
-                self.desk.add(other)
-
-    def _hold_still(self, before: Tensor) -> None:
-        """Weights that do not move: not even by rounding in a mean of what is the same everywhere."""
-        if self._frozen is not None:
-            self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
-
-    def _updates(self, flights: Sequence[Flight], trained: Trained) -> Updates:
-        orders = [flight.order for flight in flights]
-        starts = [order.start for order in orders]
-        common = all(start is starts[0] for start in starts)
-        merged = [order.fresh for order in orders if order.fresh is not None]
-        samples = self.data.sizes[[order.client for order in orders]]
-        draws = torch.tensor([flight.draws for flight in flights], device=trained.w.device)
-        return Updates(
-            w=trained.w,
-            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
-            samples=torch.from_numpy(samples[:, None]).to(trained.w.device),
-            epochs=torch.tensor([[order.epochs] for order in orders]),
-            steps=trained.steps[:, None].to(trained.w.device),
-            lr=trained.lr,
-            messages=trained.messages,
-            layout=self.layout,
-            sums=trained.sums,
-            asked=self.experiment.local.epochs,
-            draws=None if self.experiment.sampling == "uniform" else draws,
-            momentum=self.experiment.local.momentum,
-            pull=self.client_rule.pull,
-            slot=torch.tensor([[order.slot] for order in orders]) if merged else None,
-            fresh=torch.stack([order.start if order.fresh is None else order.fresh for order in orders])
-            if merged
-            else None,
-        )
 
     def _count(self, flights: Sequence[Flight], trained: Trained) -> list[int]:
         """Count them in; returns the bytes that each of them sent."""
-        sent = uploaded(self.client_rule, trained).numpy() + [flight.bytes_up for flight in flights]
-        up: list[int] = (self._up + sent).tolist()
+        sent = uploaded(self.server.client_rule, trained).numpy() + [flight.bytes_up for flight in flights]
+        up: list[int] = (self.server.up + sent).tolist()
         self.bytes_up += sum(up)
         self.updates += len(flights)
         self.samples_trained += sum(int(self.data.sizes[f.order.client]) * f.order.epochs for f in flights)
@@ -412,29 +284,20 @@ class Simulation:
         """The new model from what has come of a round with a barrier."""
         flights = sorted(self._arrived, key=lambda flight: flight.order.job)
         trained = self.desk.collect([flight.order for flight in flights], self._limit, 0)
-        updates = self._updates(flights, trained)
-        before = self.state.w
-        self.state, weights = self.rule.aggregate(self.state, updates)
-        self._hold_still(before)
-        # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
-        if self.layout.buffers and self.client_rule.uploads in _WITH_BUFFERS:
-            counts = updates.samples[:, 0] if updates.draws is None else updates.draws
-            self.buffers = counts.double() / counts.sum() @ trained.buffers
+        version = self.server.version
+        weights = self.server.aggregate(flights, trained)
         if self.experiment.evaluate_local:
             self._models = list(zip(trained.w, trained.buffers, strict=True))
-        self.version += 1
         sent = self._count(flights, trained)
-        return columns(flights, self.data.sizes, trained, weights.tolist(), sent, self.version - 1)
+        return columns(flights, self.data.sizes, trained, weights, sent, version)
 
     def _end_round(self, final: bool = False) -> RoundEnd:
         """What a round came to; `final` where time is up in the middle of it."""
         round, barrier = self.round, self.pace == "barrier"
         last = final or round >= self.experiment.rounds
         told = self._aggregate() if barrier and self._arrived else self._told
-        if last:
-            before = self.state
-            self.state = self.rule.close(before)
-            self.version += self.state is not before
+        if last and not final:
+            self.server.close()
         self.round_seconds.append(perf_counter() - self._begun)
         seen = np.array(told.get("samples", []), dtype=np.int64) * np.array(told.get("epochs", []), dtype=np.int64)
         train_loss = float(np.average(told["train_loss"], weights=seen)) if told else None
@@ -446,7 +309,7 @@ class Simulation:
             train_loss=train_loss,
             arrivals=Arrivals(told),
             unfinished=self.flights.take_unfinished(),
-            report={name: tensor.tolist() for name, tensor in self.rule.report(self.state).items()},
+            report={name: tensor.tolist() for name, tensor in self.server.rule.report(self.server.state).items()},
             evaluation=self._evaluate(round, train_loss) if test else None,
         )
         self._arrived, self._told, self._models = [], {}, []
@@ -457,8 +320,8 @@ class Simulation:
 
     def _evaluate(self, round: int, train_loss: float | None) -> Evaluation:
         assert self.executor is not None
-        if self.client_rule.global_model:
-            score = self.executor.evaluate(self.evaluated, self.buffers)
+        if self.server.client_rule.global_model:
+            score = self.executor.evaluate(self.server.evaluated, self.server.buffers)
         else:
             score = mean_score(self.client_scores())
         if not np.isfinite(score.loss):
@@ -468,7 +331,7 @@ class Simulation:
             )
         return Evaluation(
             round=round,
-            version=self.version,
+            version=self.server.version,
             virtual_seconds=self.flights.now,
             wall_seconds=perf_counter() - self._started,
             accuracy=score.accuracy,
@@ -485,7 +348,7 @@ class Simulation:
     def own(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers): the global one, unless the method has others."""
         kept = self.desk.kept.get(client, self._initial)
-        return self.client_rule.own(self.evaluated, self.buffers, kept)
+        return self.server.client_rule.own(self.server.evaluated, self.server.buffers, kept)
 
     @property
     def took_part(self) -> list[int]:
@@ -497,8 +360,3 @@ class Simulation:
         assert self.executor is not None
         clients = range(len(self.data))
         return client_scores(clients, map(self.own, clients), self.executor.evaluate, self.data, self.experiment.seed)
-
-    @property
-    def evaluated(self) -> Tensor:
-        """The weights that are tested and handed to the user."""
-        return self.rule.evaluated(self.state)

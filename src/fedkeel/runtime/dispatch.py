@@ -1,0 +1,126 @@
+"""From drawn clients to jobs on their way: surveys, orders, and what they take on the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel import streams
+from fedkeel.algorithms.rules import Cohort, Message, Progress, nbytes
+from fedkeel.data.federated import FederatedData
+from fedkeel.experiment import Experiment
+from fedkeel.local.orders import Order
+from fedkeel.runtime.desk import Desk
+from fedkeel.runtime.flights import Flight, Flights
+from fedkeel.runtime.server import Server
+from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
+
+
+class Dispatcher:
+    """Sends jobs out, wave after wave."""
+
+    def __init__(
+        self, experiment: Experiment, data: FederatedData, server: Server, flights: Flights, desk: Desk, first: Message
+    ) -> None:
+        """`first` is what a client keeps before its first job."""
+        self._experiment, self._data, self._server, self._desk = experiment, data, server, desk
+        self._flights = flights
+        self._first = first
+        self._jobs = 0
+        self._message_bytes: int | None = None
+
+    def __call__(
+        self,
+        clients: NDArray[np.int64],
+        draws: NDArray[np.int64] | None,
+        round: int,
+        wave: int,
+        progress: Progress,
+        trial: bool,
+    ) -> list[Flight]:
+        """Ask clients what the server wants to know, and send them their jobs; in a trial, ask in passing."""
+        local, seed, fleet, server = self._experiment.local, self._experiment.seed, self._flights.fleet, self._server
+        sizes, now = self._data.sizes[clients], self._flights.now
+        epochs, rate = server.rule.work(local.epochs, local.lr * local.lr_decay ** (round - 1), progress)
+        lr = torch.full((epochs,), rate, dtype=server.state.w.dtype, device=server.state.w.device)
+        orders = self._orders(clients, lr, round, wave)
+        surveys = Surveys(server.client_rule.survey, orders, self._desk.executor, trial)
+        counted = None if draws is None else torch.from_numpy(draws).to(lr.device)
+        cohort = Cohort(torch.from_numpy(sizes[:, None]).to(lr.device), lr, counted)
+        server.state, brief = follow(server.rule.plan(server.state, cohort), surveys)
+        for order, more in zip(orders, rows(brief, len(orders)), strict=True):
+            order.received = {**order.received, **more} if more else order.received
+        down = np.array([server.down + nbytes(order.received) for order in orders]) + surveys.bytes_down
+        delay = 0.0
+        if surveys.count:
+            answers = fleet.upload_seconds(clients, surveys.bytes_up)
+            delay = float((surveys.count * fleet.train_seconds(clients, surveys.work(sizes, local)) + answers).max())
+        began = now + (fleet.download_seconds(clients, down) + delay)
+        seconds = fleet.train_seconds(clients, sizes * epochs)  # who runs out of time has used it
+        up = fleet.upload_seconds(clients, 0 if trial else self._upload_bytes(orders))
+        off = fleet.off_at(clients, now)
+        fails = np.fmin(began + seconds * fleet.fails_at(clients, seed, wave), off)
+        return [
+            Flight(
+                order=order,
+                bytes_down=int(down[row]),
+                bytes_up=int(surveys.bytes_up[row]),
+                dispatched=now,
+                began=float(began[row]),
+                epoch_seconds=float(seconds[row]) / epochs,
+                finished=float(began[row] + seconds[row]),
+                upload_seconds=float(up[row]),
+                fails=float(fails[row]),
+                why="went offline" if fails[row] == off[row] else "dropped out",
+                draws=1 if draws is None else int(draws[row]),
+            )
+            for row, order in enumerate(orders)
+        ]
+
+    def _orders(self, clients: NDArray[np.int64], lr: Tensor, round: int, wave: int) -> list[Order]:
+        seed, server = self._experiment.seed, self._server
+        done = self._flights.fleet.epochs_done(len(lr), clients, seed, wave).tolist()
+        rates = {epochs: lr[:epochs] if epochs < len(lr) else lr for epochs in done}
+        draws = streams.uniform(streams.keys(seed, "slot", wave, clients), 2).tolist()
+        orders = []
+        for client, epochs, (one, two) in zip(clients.tolist(), done, draws, strict=True):
+            received, kept = server.rule.send(server.state, client), self._desk.kept.get(client, self._first)
+            slot = server.client_rule.asks_after(kept, received, len(lr), (one, two))
+            self._jobs += 1
+            orders.append(
+                Order(
+                    job=self._jobs,
+                    client=client,
+                    round=round,
+                    epochs=epochs,
+                    start=server.state.w,
+                    buffers=server.buffers,
+                    lr=rates[epochs],
+                    received=received,
+                    kept=kept,
+                    wave=wave,
+                    version=server.version,
+                    slot=slot if slot < epochs else 0,
+                )
+            )
+        return orders
+
+    def _upload_bytes(self, orders: Sequence[Order]) -> NDArray[np.int64] | int:
+        """Of each upload, so that the clock knows beforehand how long it takes.
+
+        What a rule sends beside the weights shows after one step of a job, and is as large in all jobs but with a rule
+        that says otherwise.
+        """
+        rule, executor = self._server.client_rule, self._desk.executor
+        if np.isinf(self._flights.fleet.uplink).all():
+            return 0
+        assert executor is not None
+        if rule.ragged:
+            return self._server.up + uploaded(rule, executor.train(orders, 1)).numpy()
+        if self._message_bytes is None:
+            self._message_bytes = int(uploaded(rule, executor.train(orders[:1], 1))[0])
+        return self._server.up + self._message_bytes

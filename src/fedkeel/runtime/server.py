@@ -1,0 +1,110 @@
+"""The server: the global model, the two rules, and what becomes of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedkeel.algorithms.rules import Receipt, Updates, View
+from fedkeel.data.federated import FederatedData
+from fedkeel.experiment import Experiment
+from fedkeel.local.orders import Trained
+from fedkeel.params import FlatModel, Part
+from fedkeel.runtime.flights import Flight
+
+_WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
+
+
+class Server:
+    """Whatever it remembers is plain tensors and numbers."""
+
+    def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel) -> None:
+        self.client_rule, self.rule = experiment.algorithm.rules()
+        self.layout = model.layout
+        self.buffers = model.buffers
+        self.state = self.rule.init(model.w.clone(), model.layout, torch.from_numpy(data.sizes).to(model.w.device))
+        self.version = 0
+        """How often the global model has been replaced."""
+        self.down, self.up = self._bytes(self.client_rule.downloads), self._bytes(self.client_rule.uploads)
+        """Bytes of a model on its way, with the numbers that every client must report."""
+        self.up += self.rule.numbers * self.state.w.element_size()
+        self._sizes = data.sizes
+        self._local = experiment.local
+        self._counts_draws = experiment.sampling != "uniform"
+        moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
+        self._frozen = None if moving.all() else ~moving
+        self._gets_buffers = bool(self.layout.buffers) and self.client_rule.uploads in _WITH_BUFFERS
+
+    def _bytes(self, part: Part) -> int:
+        weights = int(self.layout.mask(part).sum()) * self.state.w.element_size()
+        return weights + (self.layout.buffer_bytes if part in _WITH_BUFFERS else 0)
+
+    @property
+    def evaluated(self) -> Tensor:
+        """The weights that are tested and handed to the user."""
+        return self.rule.evaluated(self.state)
+
+    def aggregate(self, flights: Sequence[Flight], trained: Trained) -> list[float]:
+        """The next version from what came of a round with a barrier; returns each update's weight."""
+        updates = self._updates(flights, trained)
+        before = self.state.w
+        self.state, weights = self.rule.aggregate(self.state, updates)
+        self._hold_still(before)
+        # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
+        if self._gets_buffers:
+            counts = updates.samples[:, 0] if updates.draws is None else updates.draws
+            self.buffers = counts.double() / counts.sum() @ trained.buffers
+        self.version += 1
+        return list(weights.tolist())
+
+    def receive(self, flight: Flight, trained: Trained, view: View, share: float) -> Receipt:
+        """Take in one update; its batch-norm statistics with its weight, or with `share` if that is not known yet."""
+        before = self.state.w
+        self.state, receipt = self.rule.receive(self.state, self._updates([flight], trained), view)
+        self._hold_still(before)
+        if self._gets_buffers and receipt.accepted:
+            weight = share if receipt.weight is None else receipt.weight
+            self.buffers = torch.lerp(self.buffers, trained.buffers[0], min(1.0, max(0.0, weight)))
+        self.version += receipt.published
+        return receipt
+
+    def close(self) -> bool:
+        """The end of the run: whether that makes another model."""
+        before = self.state
+        self.state = self.rule.close(before)
+        self.version += self.state is not before
+        return self.state is not before
+
+    def _hold_still(self, before: Tensor) -> None:
+        """Weights that do not move: not even by rounding in a mean of what is the same everywhere."""
+        if self._frozen is not None:
+            self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
+
+    def _updates(self, flights: Sequence[Flight], trained: Trained) -> Updates:
+        orders = [flight.order for flight in flights]
+        device = trained.w.device
+        starts = [order.start for order in orders]
+        common = all(start is starts[0] for start in starts)
+        fresh = [order.start if order.fresh is None else order.fresh for order in orders]
+        merged = any(order.fresh is not None for order in orders)
+        samples = self._sizes[[order.client for order in orders]]
+        return Updates(
+            w=trained.w,
+            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
+            samples=torch.from_numpy(samples[:, None]).to(device),
+            epochs=torch.tensor([[order.epochs] for order in orders]),
+            steps=trained.steps[:, None].to(device),
+            lr=trained.lr,
+            messages=trained.messages,
+            layout=self.layout,
+            sums=trained.sums,
+            asked=self._local.epochs,
+            draws=torch.tensor([flight.draws for flight in flights], device=device) if self._counts_draws else None,
+            momentum=self._local.momentum,
+            pull=self.client_rule.pull,
+            slot=torch.tensor([[order.slot] for order in orders]) if merged else None,
+            fresh=torch.stack(fresh) if merged else None,
+        )
