@@ -130,3 +130,12 @@ def test_generators_are_named_too():
 def test_where_is_an_integer_of_64_bits():
     with pytest.raises(OverflowError):
         streams.keys(0, "x", 2**63)
+
+
+def test_uniform_numbers_are_the_upper_53_bits() -> None:
+    keys = streams.keys(3, "test", np.arange(500))
+    drawn = streams.uniform(keys, 4)
+    assert drawn.tolist() == [[int(each) // 2**11 / 2**53 for each in row] for row in streams.bits(keys, 4)]
+    assert 0 <= drawn.min() < 0.01
+    assert 0.99 < drawn.max() < 1
+    assert abs(drawn.mean() - 0.5) < 3.5 / np.sqrt(12 * drawn.size)
