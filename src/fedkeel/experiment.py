@@ -131,7 +131,7 @@ class ScheduleSettings(Section):
     pace: Literal["auto", "barrier", "stream", "periodic", "concurrency"] = "auto"
     """By default that of the method: rounds with a barrier; rounds whose updates are received at once; `per_round`
     devices every so many seconds; or always so many devices at work."""
-    trigger_seconds: Annotated[float, Field(gt=0, le=1e12)] = 10.0
+    trigger_seconds: Annotated[float, Field(ge=1e-3, le=1e12)] = 10.0
     """Of `periodic`: virtual seconds between dispatches (FedASMU's T)."""
     busy_share: Share = 0.5
     """Of `periodic`: nobody is dispatched while this share of all clients is at work."""
@@ -289,6 +289,11 @@ class Experiment(Section):
                     f"schedule.{field}: {value:g} is not accepted at the pace {self.pace}; accepted: leave it out, or "
                     f"another {'method' if asked == 'auto' else 'schedule.pace'}"
                 )
+        if schedule.over_select and self.sampling != "uniform":
+            raise InputError(
+                f"schedule.over_select: {schedule.over_select:g} is not accepted with sampling {self.sampling}, which "
+                "may draw a client twice; accepted: sampling uniform"
+            )
         if self.pace != "barrier" and self.sampling != "uniform":
             raise InputError(
                 f"sampling: {self.sampling} is not accepted with {self.algorithm.label}, which receives updates one by "
@@ -303,7 +308,7 @@ class Experiment(Section):
     @property
     def busy_limit(self) -> int:
         """Clients that may be at work at once, where they are dispatched every so many seconds."""
-        return max(1, int(self.schedule.busy_share * self.clients))
+        return max(1, int(self.schedule.busy_share * self.clients + 1e-9))
 
     @property
     def concurrency(self) -> int:

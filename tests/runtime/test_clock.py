@@ -291,7 +291,9 @@ def _bytes_add_up(seen: Watched) -> None:
     running, arrivals = seen.simulation, seen.arrivals
     down = sum(arrival.bytes_down for arrival in arrivals) + sum(row["bytes_down"] for row in seen.unfinished)
     assert running.bytes_down == down
-    assert running.bytes_up == sum(arrival.bytes_up for arrival in arrivals)
+    assert running.bytes_up == sum(arrival.bytes_up for arrival in arrivals) + sum(
+        row["bytes_up"] for row in seen.unfinished
+    )
     assert running.updates == len(arrivals)
     last = seen.ends[-1].evaluation
     assert last is not None

@@ -110,11 +110,11 @@ def own_displacement(update: Updates) -> Tensor:
     exact for a constant gradient. At a constant rate and without momentum, p = l* / L.
     """
     moved = update.delta[0].double()
-    if update.slot is None or update.fresh is None or not int(update.slot):
+    if update.slot is None or update.fresh is None or not int(update.slot) or "merge_weight" not in update.messages:
         return moved
+    beta = float(update.messages["merge_weight"])
     steps = update.steps // update.epochs * update.slot
     before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
-    beta = float(update.messages["merge_weight"])
     moved -= beta * (update.fresh[0] - update.start[0])
     return moved / (1 - beta * float(before / update.length))
 
@@ -129,7 +129,7 @@ class Switches(Section):
     reading: Reading = "practical"
     """The gradients of the control parameters: derived, or as printed."""
     ablation: Annotated[Literal["none", "DA", "FA", "0"], BeforeValidator(_digit)] = "none"
-    """`DA`: FedAsync's weights on the server; `FA`: no merge on devices; `0`: both, which is FedAsync with a bound."""
+    """`DA`: FedAsync's weights on the server; `FA`: no merge on devices; `0`: both: FedAsync, mu 0, with a bound."""
 
     @property
     def merges(self) -> bool:

@@ -23,6 +23,7 @@ class PrivateBody(ClientRule):
     uploads = "none"
     features = "logits"
     global_model = False
+    ragged = True
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """The server knows how to train a linear header."""
@@ -47,8 +48,6 @@ class PrivateBody(ClientRule):
         """Exact class means; the released code takes means of batch means."""
         means, counts = oracle.class_means(w)
         return {"means": means, "held": counts > 0}, {"w": w, "buffers": oracle.buffers}
-
-    ragged = True
 
     def weigh(self, messages: Message, count: int) -> Tensor:
         """A mean and a label for each class that a client holds."""

@@ -209,7 +209,7 @@ class Receipt:
     earlier: Sequence[float] = ()
     """The weights of updates before it that had none yet, in their order."""
     interrupt: Sequence[int] = ()
-    """Clients that are to send what they have after the epoch they are in or have just finished."""
+    """Clients that are to send what they have after the epochs they have finished, or after their first."""
 
 
 @dataclass(frozen=True)

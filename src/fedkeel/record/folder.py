@@ -123,9 +123,11 @@ def _line(row: Mapping[str, Any]) -> str:
 def _lines(columns: Mapping[str, Sequence[Any]]) -> Iterable[str]:
     """The same for many rows, column by column, and what is the same in all of them once: ten times as fast."""
     count = len(columns["client"])
+    if not count:
+        return []
     fields, different = [], []
     for name, column in columns.items():
-        same = column.count(column[0]) == count if count else False
+        same = column.count(column[0]) == count
         fields.append(f"{_encode(name)}: {_encode(column[0]).replace('%', '%%') if same else '%s'}")
         if not same:
             different.append(_texts(column))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,8 @@ class RunRecord:
             ) from None
 
     def column(self, name: str) -> list[float]:
-        """One value of every row."""
-        return [row[name] for row in self.history]
+        """One value of every row; NaN where there is none, as with the training loss when nobody answered."""
+        return [row.get(name, nan) for row in self.history]
 
     @property
     def label(self) -> str:

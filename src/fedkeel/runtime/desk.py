@@ -35,18 +35,15 @@ class Desk:
         self._ready.pop(flight.order.job, None)
         self._results.pop(flight.order.job, None)
 
-    def collect(self, orders: Sequence[Order], limit: float, most: int) -> Trained:
-        """The results of orders; computes, if they are not there yet, what else will arrive until `limit`, too.
-
-        At most so many will.
-        """
+    def collect(self, orders: Sequence[Order], most: int) -> Trained:
+        """The results of orders; where they are not there yet, computes the next `most` to arrive, too."""
         missing = [order for order in orders if order.job not in self._results]
         if missing:
             assert self.executor is not None
             jobs = {order.job for order in missing}
-            soon = sorted((f for f in self._ready.values() if not f.lost and f.arrives <= limit), key=_arrival)
-            others = [f.order for f in soon[: min(most, AT_ONCE)] if f.order.job not in jobs]
-            train = sorted([*missing, *others], key=lambda order: order.job)
+            others = [f for f in self._ready.values() if not f.lost and f.order.job not in jobs]
+            soon = [flight.order for flight in sorted(others, key=_arrival)[:most]]
+            train = sorted([*missing, *soon], key=lambda order: order.job)
             trained = self.executor.train(train)
             self._results.update({order.job: (trained, row) for row, order in enumerate(train)})
             for order in train:

@@ -62,8 +62,12 @@ class Dispatcher:
         began = now + (fleet.download_seconds(clients, down) + delay)
         seconds = fleet.train_seconds(clients, sizes * epochs)  # who runs out of time has used it
         up = fleet.upload_seconds(clients, 0 if trial else self._upload_bytes(orders))
-        off = fleet.off_at(clients, now)
-        fails = np.fmin(began + seconds * fleet.fails_at(clients, seed, wave), off)
+        ends = {
+            "dropped out": began + seconds * fleet.fails_at(clients, seed, wave),
+            "went offline": fleet.off_at(clients, now),
+            "too late": np.full(len(clients), now + (self._experiment.schedule.deadline_seconds or np.inf)),
+        }
+        fails = np.fmin.reduce([*ends.values()])
         return [
             Flight(
                 order=order,
@@ -75,7 +79,7 @@ class Dispatcher:
                 finished=float(began[row] + seconds[row]),
                 upload_seconds=float(up[row]),
                 fails=float(fails[row]),
-                why="went offline" if fails[row] == off[row] else "dropped out",
+                why=next(why for why, times in ends.items() if times[row] == fails[row]),
                 draws=1 if draws is None else int(draws[row]),
             )
             for row, order in enumerate(orders)

@@ -69,32 +69,28 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Request:
+class Planned:
+    """What is next for a job, as things stood when it was planned."""
+
+    client: int
+    job: int
+    plan: int
+
+
+@dataclass(frozen=True)
+class Request(Planned):
     """A device asks for a fresh model."""
 
-    flight: Flight
-    plan: int
-
 
 @dataclass(frozen=True)
-class End:
+class End(Planned):
     """A job arrives, or its device is lost."""
 
-    flight: Flight
-    plan: int
 
-
-@dataclass(frozen=True)
-class Deadline:
-    """The server waits no longer."""
-
-    round: int
-
-
-What = Begin | Request | End | Deadline
-ARRIVES, ASKS, CLOSES, BEGINS = range(4)
-"""What comes first at one instant: arrivals by client, so that whoever asks then gets the newest model; then requests,
-deadlines, and whatever is dispatched, from the newest model too."""
+What = Begin | Request | End
+ARRIVES, ASKS, BEGINS = range(3)
+"""What comes first at one instant: arrivals by client, so that whoever asks then gets the newest model; then requests;
+then dispatches, from the newest model too."""
 
 
 class Flights:
@@ -140,11 +136,17 @@ class Flights:
     def plan(self, flight: Flight) -> None:
         """Its next step is known, as things stand; what was planned before does not count any more."""
         flight.plan += 1
-        client = flight.order.client
+        client, which = flight.order.client, (flight.order.client, flight.order.job, flight.plan)
         if flight.asks and flight.slot_time <= flight.fails:
-            self.queue.schedule(flight.slot_time, (ASKS, client), Request(flight, flight.plan))
+            self.queue.schedule(flight.slot_time, (ASKS, client), Request(*which))
         else:
-            self.queue.schedule(min(flight.arrives, flight.fails), (ARRIVES, client), End(flight, flight.plan))
+            self.queue.schedule(min(flight.arrives, flight.fails), (ARRIVES, client), End(*which))
+
+    def find(self, planned: Planned) -> Flight | None:
+        """The job that this was planned for, if it is still so."""
+        flight = self.by_client.get(planned.client)
+        current = flight is not None and (flight.order.job, flight.plan) == (planned.job, planned.plan)
+        return flight if current else None
 
     def refresh(self, flight: Flight, seconds: float) -> None:
         """It has got a fresh model, which took so long to fetch."""
@@ -158,15 +160,16 @@ class Flights:
         """
         told = self.now + float(self.fleet.download_seconds(np.array([flight.order.client]), 0)[0])
         waited = 0.0 if flight.merged is None or flight.asked is None else flight.merged - flight.asked
-        done = int(
-            (told - flight.began - waited) / flight.epoch_seconds + 1e-9
-        )  # told at an epoch's end, give or take a bit
-        epochs = max(1 if flight.merged is None else flight.order.slot + 1, done)
-        if epochs >= flight.order.epochs:
+        # Told at an epoch's end, give or take a bit, it has finished that.
+        done = int((told - flight.began - waited) / flight.epoch_seconds + 1e-9)
+        least = 1 if flight.merged is None else flight.order.slot + 1
+        epochs = min(max(least, done), flight.order.epochs)
+        finished = max(told, flight.began + waited + epochs * flight.epoch_seconds)
+        if finished >= flight.finished:
             return False
         slot = flight.order.slot if flight.order.slot < epochs else 0
         flight.order = replace(flight.order, epochs=epochs, lr=flight.order.lr[:epochs], slot=slot)
-        flight.finished = max(told, flight.began + waited + epochs * flight.epoch_seconds)
+        flight.finished = finished
         self.plan(flight)
         return True
 
@@ -178,7 +181,6 @@ class Flights:
         if not self.held[version]:
             del self.held[version]
         self.idle[client] = True
-        flight.plan = -1
 
     def lose(self, flight: Flight, why: str | None = None) -> None:
         """It is over without a result."""
@@ -209,6 +211,7 @@ class Flights:
                 "ended": self.now,
                 "why": why,
                 "bytes_down": flight.bytes_down,
+                "bytes_up": flight.bytes_up,
             }
         )
 

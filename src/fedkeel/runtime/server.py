@@ -36,6 +36,10 @@ class Server:
         self._counts_draws = experiment.sampling != "uniform"
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
+        self._waiting: list[Tensor] = []
+        """Batch-norm statistics of updates that are not in the model yet."""
+        self._weight = 0.0
+        """Of these, together."""
         self._gets_buffers = bool(self.layout.buffers) and self.client_rule.uploads in _WITH_BUFFERS
 
     def _bytes(self, part: Part) -> int:
@@ -60,16 +64,24 @@ class Server:
         self.version += 1
         return list(weights.tolist())
 
-    def receive(self, flight: Flight, trained: Trained, view: View, share: float) -> Receipt:
-        """Take in one update; its batch-norm statistics with its weight, or with `share` if that is not known yet."""
+    def receive(self, flight: Flight, trained: Trained, view: View) -> Receipt:
+        """Take in one update."""
         before = self.state.w
         self.state, receipt = self.rule.receive(self.state, self._updates([flight], trained), view)
         self._hold_still(before)
         if self._gets_buffers and receipt.accepted:
-            weight = share if receipt.weight is None else receipt.weight
-            self.buffers = torch.lerp(self.buffers, trained.buffers[0], min(1.0, max(0.0, weight)))
+            self._mix_buffers(trained.buffers[0], receipt)
         self.version += receipt.published
         return receipt
+
+    def _mix_buffers(self, arrived: Tensor, receipt: Receipt) -> None:
+        """With a new version, the plain mean of all statistics since the last one, with the weight of their updates."""
+        self._waiting.append(arrived)
+        self._weight += sum(receipt.earlier, receipt.weight or 0.0)
+        if receipt.published:
+            mean = torch.stack(self._waiting).mean(0)
+            self.buffers = torch.lerp(self.buffers, mean, min(1.0, max(0.0, self._weight)))
+            self._waiting, self._weight = [], 0.0
 
     def close(self) -> bool:
         """The end of the run: whether that makes another model."""

@@ -20,9 +20,9 @@ from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Executor, Order, Score, Trained
 from fedkeel.params import FlatModel
 from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
-from fedkeel.runtime.desk import Desk
+from fedkeel.runtime.desk import AT_ONCE, Desk
 from fedkeel.runtime.dispatch import Dispatcher
-from fedkeel.runtime.flights import BEGINS, CLOSES, Begin, Deadline, End, Flight, Flights, Request
+from fedkeel.runtime.flights import BEGINS, Begin, Flight, Flights, Request, What
 from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
 from fedkeel.runtime.records import Columns, columns, merging, patch
 from fedkeel.runtime.sampling import draw
@@ -30,7 +30,8 @@ from fedkeel.runtime.server import Server
 from fedkeel.runtime.surveys import uploaded
 
 STARVED = 1000
-"""Jobs in a row that came to nothing, or dispatches without a device, after which a run is given up."""
+"""Rounds in a row that came to nothing, or dispatches to nobody, after which a run is given up; without rounds, so many
+jobs, or ten times as many as there are clients."""
 
 
 class Simulation:
@@ -59,6 +60,8 @@ class Simulation:
         """Of each round: dispatch, local training and aggregation, without evaluation."""
         self._limit = inf if experiment.limit_seconds is None else experiment.limit_seconds
         self._wave = self._in_vain = 0
+        self._awaited = -inf
+        """When a dispatch is planned because a device comes on."""
         self._begun = self._started = 0.0
         self._arrived: list[Flight] = []
         """Of the round that is going on."""
@@ -98,36 +101,39 @@ class Simulation:
         if self.server.close() or self._arrived or not tested:
             yield self._end_round(final=True)
 
-    def _handle(self, what: Begin | Request | End | Deadline) -> RoundEnd | None:
+    def _handle(self, what: What) -> RoundEnd | None:
         """What an event leads to; the round, if that ends with it."""
-        match what:
-            case Begin():
-                self._begin()
-            case Request(flight, plan) if plan == flight.plan:
-                self._answer(flight)
-            case End(flight, plan) if plan == flight.plan:
-                if flight.lost:
-                    self._lose(flight)
-                else:
-                    self.flights.land(flight)
-                    self._arrive(flight)
-                return self._after()
-            case Deadline(round) if round == self.round:
-                self._give_up("too late")
-                return self._end_round()
-        return None
+        if isinstance(what, Begin):
+            self._begin()
+            return None
+        flight = self.flights.find(what)
+        if flight is None:  # it was planned differently since
+            return None
+        if isinstance(what, Request):
+            self._answer(flight)
+            return None
+        if flight.lost:
+            self._lose(flight)
+        else:
+            self.flights.land(flight)
+            self._arrive(flight)
+        return self._after()
 
     def _after(self) -> RoundEnd | None:
         """What comes after a job's end: the round's end, or somebody else's turn."""
-        wanted = self.experiment.participants
-        if self.pace in ("barrier", "stream"):
-            if len(self._arrived) < wanted and len(self.flights):
+        enough = len(self._arrived) >= self.experiment.participants
+        if self._in_rounds:
+            if not enough and len(self.flights):
                 return None
             self._give_up("not needed")
             return self._end_round()
         if self.pace == "concurrency":
             self._schedule(self.flights.now)
-        return self._end_round() if len(self._arrived) >= wanted else None
+        return self._end_round() if enough else None
+
+    @property
+    def _in_rounds(self) -> bool:
+        return self.pace in ("barrier", "stream")
 
     def _give_up(self, why: str) -> None:
         """Nobody waits any more for what is in flight."""
@@ -135,9 +141,10 @@ class Simulation:
             self._lose(flight, why)
 
     def _lose(self, flight: Flight, why: str | None = None) -> None:
-        self._starve()
         self.desk.drop(flight)
         self.flights.lose(flight, why)
+        if not self._in_rounds:
+            self._starve(max(STARVED, 10 * len(self.data)))
 
     def _finished(self, end: RoundEnd) -> bool:
         if end.round >= self.experiment.rounds:
@@ -162,37 +169,42 @@ class Simulation:
 
     def _begin(self, trial: bool = False) -> None:
         """Draw clients and dispatch their jobs, and plan when to do so again."""
-        schedule, wanted, fleet = self.experiment.schedule, self.experiment.participants, self.flights.fleet
-        rounds = self.pace in ("barrier", "stream")
-        if rounds:
-            count = ceil(wanted * (1 + schedule.over_select))
+        wanted, seconds = self.experiment.participants, self.experiment.schedule.trigger_seconds
+        if self._in_rounds:
+            count = wanted + ceil(wanted * self.experiment.schedule.over_select - 1e-9)
         elif self.pace == "periodic":
             count = min(wanted, self.experiment.busy_limit - len(self.flights))
         else:
             count = self.experiment.concurrency - len(self.flights)
+        launched = 0
         if count > 0:
             self._wave += 1
             clients, draws = draw(self.experiment, self.data.sizes, self._wave, count, self.flights.free())
-            if len(clients):
+            launched = len(clients)
+            if launched:
                 self._launch(clients, draws, trial)
-            elif not len(self.flights):  # nobody is there
-                self._starve()
-                if self.pace != "periodic":
-                    later = fleet.next_on(self.flights.now, np.flatnonzero(self.data.sizes))
-                    self._schedule(later if later > self.flights.now else self.flights.now + schedule.trigger_seconds)
-                    return
+            elif not len(self.flights):
+                self._starve(STARVED)
+        nobody = not launched and not len(self.flights)
+        now, later = self.flights.now, self._next_on() if launched < count else inf
         if self.pace == "periodic":
-            self._schedule(self.flights.now + schedule.trigger_seconds)
-        if rounds and schedule.deadline_seconds is not None:
-            deadline = self.flights.now + schedule.deadline_seconds
-            self.flights.queue.schedule(deadline, (CLOSES,), Deadline(self.round))
+            self._schedule(now + seconds * (max(1, ceil((later - now) / seconds)) if nobody else 1))
+        elif (nobody or self.pace == "concurrency") and now < later < inf and not now < self._awaited <= later:
+            self._awaited = later
+            self._schedule(later)
 
-    def _starve(self) -> None:
-        """Something came to nothing."""
+    def _next_on(self) -> float:
+        """When the next device that could be given a job comes on; now, if one is on; infinite if all are at work."""
+        idle = np.flatnonzero((self.data.sizes > 0) & self.flights.idle)
+        return self.flights.fleet.next_on(self.flights.now, idle) if len(idle) else inf
+
+    def _starve(self, limit: int) -> None:
+        """Something came to nothing, once more in a row."""
         self._in_vain += 1
-        if self._in_vain > STARVED:
+        if self._in_vain > limit:
+            what = "rounds" if self._in_rounds else "jobs"
             raise FedkeelError(
-                f"the server starves: {STARVED} jobs in a row came to nothing, or nobody was there, until "
+                f"the server starves: {limit} {what} in a row came to nothing, or nobody was there, until "
                 f"{self.flights.now:g} virtual seconds; devices fail, are off, or miss the deadline (fleet.dropout, "
                 "fleet.availability, schedule.deadline_seconds)"
             )
@@ -201,6 +213,7 @@ class Simulation:
         progress = Progress(self.server.version, self.updates, self._planned, self.experiment.participants)
         for flight in self._dispatch(clients, draws, self.round, self._wave, progress, trial):
             self.bytes_down += flight.bytes_down
+            self.bytes_up += flight.bytes_up
             self.flights.launch(flight)
             if not flight.asks and self.pace != "barrier":
                 self.desk.add(flight)
@@ -232,8 +245,9 @@ class Simulation:
         self._arrived.append(flight)
         if self.pace == "barrier":
             return
-        most = self._planned - (self.round - 1) * self.experiment.participants - len(self._arrived) + 1
-        trained = self.desk.collect([flight.order], self._limit, most)
+        # Of a round, no more than the server waits for; else whatever is known, wherever the run will end.
+        wanted = self.experiment.participants - len(self._arrived) if self.pace == "stream" else AT_ONCE
+        trained = self.desk.collect([flight.order], wanted)
         order = flight.order
         view = View(
             time=self.flights.now,
@@ -246,7 +260,7 @@ class Simulation:
             busy=self.flights.versions,
             held=self.flights.held,
         )
-        receipt = self.server.receive(flight, trained, view, 1 / self.experiment.participants)
+        receipt = self.server.receive(flight, trained, view)
         self.refused += not receipt.accepted
         self._record(flight, trained, view, receipt)
         for client in receipt.interrupt:
@@ -271,9 +285,9 @@ class Simulation:
 
     def _count(self, flights: Sequence[Flight], trained: Trained) -> list[int]:
         """Count them in; returns the bytes that each of them sent."""
-        sent = uploaded(self.server.client_rule, trained).numpy() + [flight.bytes_up for flight in flights]
-        up: list[int] = (self.server.up + sent).tolist()
-        self.bytes_up += sum(up)
+        sent = self.server.up + uploaded(self.server.client_rule, trained).numpy()
+        self.bytes_up += int(sent.sum())
+        up: list[int] = (sent + [flight.bytes_up for flight in flights]).tolist()
         self.updates += len(flights)
         self.samples_trained += sum(int(self.data.sizes[f.order.client]) * f.order.epochs for f in flights)
         return up
@@ -283,7 +297,7 @@ class Simulation:
     def _aggregate(self) -> Columns:
         """The new model from what has come of a round with a barrier."""
         flights = sorted(self._arrived, key=lambda flight: flight.order.job)
-        trained = self.desk.collect([flight.order for flight in flights], self._limit, 0)
+        trained = self.desk.collect([flight.order for flight in flights], 0)
         version = self.server.version
         weights = self.server.aggregate(flights, trained)
         if self.experiment.evaluate_local:
@@ -312,9 +326,11 @@ class Simulation:
             report={name: tensor.tolist() for name, tensor in self.server.rule.report(self.server.state).items()},
             evaluation=self._evaluate(round, train_loss) if test else None,
         )
+        if self._in_rounds and not self._arrived and not final:
+            self._starve(STARVED)
         self._arrived, self._told, self._models = [], {}, []
         self.round += 1
-        if self.pace in ("barrier", "stream"):
+        if self._in_rounds:
             self._schedule(self.flights.now)
         return end
 
