@@ -31,7 +31,7 @@ from fedkeel.runtime import Simulation
 METHODS = ("fedbuff", "fedasync", "fedasmu", "fedssmu")
 ROUNDS = 5
 """Of a block."""
-FLEET = ["fleet.speed_ratio=5", "local.epochs=5"]
+FLEET = ["fleet.speed_ratio=5", "local.epochs=2"]
 SCALE = [
     "dataset=mnist", "model=linear", "clients=10000", "per_round=100", "rounds=1000000", "limit_seconds=6000",
     "evaluate_every=20", "local.lr=0.01", "schedule.trigger_seconds=10", *FLEET,

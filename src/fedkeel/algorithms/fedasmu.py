@@ -104,19 +104,19 @@ def device_gradients(
 
 
 def own_displacement(update: Updates) -> Tensor:
-    """[D], what a job's own SGD steps came to, in float64: w_i - w_o, without the fresh model that it merged.
+    """[D], what a job's own SGD steps came to: w_i - w_o, without the fresh model that it merged.
 
     With a merge of weight beta after a part p of its path: (w_i - w_o - beta (w_g - w_o)) / (1 - beta p), which is
     exact for a constant gradient. At a constant rate and without momentum, p = l* / L.
     """
-    moved = update.delta[0].double()
+    moved = update.delta[0]
     if update.slot is None or update.fresh is None or not int(update.slot) or "merge_weight" not in update.messages:
         return moved
     beta = float(update.messages["merge_weight"])
     steps = update.steps // update.epochs * update.slot
     before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
-    moved -= beta * (update.fresh[0] - update.start[0])
-    return moved / (1 - beta * float(before / update.length))
+    moved = moved.sub_(update.fresh[0] - update.start[0], alpha=beta)
+    return moved.div_(1 - beta * float(before / update.length))
 
 
 def _digit(value: Any) -> Any:
@@ -311,13 +311,12 @@ class DynamicMixing(Switches, Proposals, ServerRule):
         """
         if logged is None:
             return control
-        delta = logged["delta"].double()
         if self.reading == "literal":
             length = -float(update.lr[0, 0]) * int(update.epochs)
-            moved = update.delta[0].double()
+            moved = update.delta[0]
         else:
             length, moved = float(update.length), own_displacement(update)
-        along = -float(moved @ delta) / length if length else 0.0
+        along = -float(moved @ logged["delta"]) / length if length else 0.0
         xi, root, staleness = logged["mixing"].tolist()
         lambda_, sigma, _ = control.tolist()
         slopes = server_gradients(along, xi, root, staleness, lambda_, sigma, self.mu_a, self.reading)
