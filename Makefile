@@ -15,12 +15,15 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The learning curve of the README.
+# The figures of the README.
 figures: .venv/core
 	rm -rf runs/readme
 	$(BIN)/fedkeel run --set name=IID rounds=30 --out runs/readme/iid
 	$(BIN)/fedkeel run --set "name=2 classes a client" partition.kind=classes rounds=30 --out runs/readme/classes
 	$(BIN)/fedkeel plot runs/readme/iid runs/readme/classes --out docs/images/learning-curve.png
+	$(BIN)/fedkeel run --set algorithm=fedasmu local.epochs=5 rounds=10 fleet.speed_ratio=5 fleet.dropout=0.1 \
+		fleet.uplink_mbps=2 fleet.downlink_mbps=10 --out runs/readme/lanes
+	$(BIN)/fedkeel plot runs/readme/lanes --what timeline --out docs/images/timeline.png
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

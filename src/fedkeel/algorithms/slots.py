@@ -139,7 +139,7 @@ class Proposals(Requests):
     def learnt_memory(self, memory: Message, update: Updates, client: int) -> Message:
         """Eq. 7 when a device's first update with a merge arrives."""
         slot = 0 if update.slot is None else int(update.slot)
-        if not slot or bool(memory["met"][client]):
+        if not slot or bool(memory["met"][client]) or "loss_before" not in update.messages:
             return memory
         met = memory["met"].clone()
         met[client] = True

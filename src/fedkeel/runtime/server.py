@@ -87,8 +87,12 @@ class Server:
         """The end of the run: whether that makes another model."""
         before = self.state
         self.state = self.rule.close(before)
-        self.version += self.state is not before
-        return self.state is not before
+        if self.state is before:
+            return False
+        if self._waiting:
+            self.buffers, self._waiting = torch.stack(self._waiting).mean(0), []
+        self.version += 1
+        return True
 
     def _hold_still(self, before: Tensor) -> None:
         """Weights that do not move: not even by rounding in a mean of what is the same everywhere."""

@@ -60,8 +60,8 @@ class Simulation:
         """Of each round: dispatch, local training and aggregation, without evaluation."""
         self._limit = inf if experiment.limit_seconds is None else experiment.limit_seconds
         self._wave = self._in_vain = 0
-        self._awaited = -inf
-        """When a dispatch is planned because a device comes on."""
+        self._awaited: set[float] = set()
+        """When dispatches are planned because a device comes on."""
         self._begun = self._started = 0.0
         self._arrived: list[Flight] = []
         """Of the round that is going on."""
@@ -189,8 +189,8 @@ class Simulation:
         now, later = self.flights.now, self._next_on() if launched < count else inf
         if self.pace == "periodic":
             self._schedule(now + seconds * (max(1, ceil((later - now) / seconds)) if nobody else 1))
-        elif (nobody or self.pace == "concurrency") and now < later < inf and not now < self._awaited <= later:
-            self._awaited = later
+        elif (nobody or self.pace == "concurrency") and now < later < inf and later not in self._awaited:
+            self._awaited = {time for time in self._awaited if time > now} | {later}
             self._schedule(later)
 
     def _next_on(self) -> float:
