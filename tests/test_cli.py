@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -115,6 +116,13 @@ def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
         assert fedkeel("run", *quick, "rounds=1", cwd=tmp_path).returncode == 0
     names = sorted(p.name for p in (tmp_path / "runs").iterdir())
     assert names == ["fashion-mnist-mini-linear-fedavg-seed0", "fashion-mnist-mini-linear-fedavg-seed0-2"]
+
+
+def test_run_says_what_was_lost(tmp_path: Path) -> None:
+    said = fedkeel("run", "model=linear", "rounds=3", "fleet.dropout=0.4", "executor=serial", cwd=tmp_path).stdout
+    (lost,) = re.findall(r"not taken in +(\d+) jobs lost or not needed, 0 updates refused", said)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert int(lost) == len((folder / "unfinished.jsonl").read_text().splitlines()) > 0
 
 
 def test_version(tmp_path: Path) -> None:

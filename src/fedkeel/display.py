@@ -113,6 +113,9 @@ def summary(result: Result, figure: Path) -> None:
     if lost := s.get("finetuning_diverged"):
         table.add_row("... fine-tuned", f"diverged on {len(lost)} of {s['clients']} clients; try a smaller local.lr")
     table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
+    if s["jobs_lost"] or s["updates_refused"]:
+        refused = f"{s['updates_refused']} updates refused"
+        table.add_row("not taken in", f"{s['jobs_lost']} jobs lost or not needed, {refused}")
     table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {result.experiment.executor.label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
     console.print(table)
