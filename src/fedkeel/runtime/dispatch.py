@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel import streams
-from fedkeel.algorithms.rules import Cohort, Message, Progress, nbytes
+from fedkeel.algorithms.rules import ClientRule, Cohort, Message, Progress, nbytes
 from fedkeel.data.federated import FederatedData
 from fedkeel.experiment import Experiment
 from fedkeel.local.orders import Order
@@ -68,32 +68,36 @@ class Dispatcher:
             "too late": np.full(len(clients), now + (self._experiment.schedule.deadline_seconds or np.inf)),
         }
         fails = np.fmin.reduce([*ends.values()])
+        why = np.select([times == fails for times in ends.values()], [*ends], "")
+        columns = (down, surveys.bytes_up, began, seconds / epochs, began + seconds, up, fails, why)
+        counts = [1] * len(orders) if draws is None else draws.tolist()
+        told = zip(orders, *(column.tolist() for column in columns), counts, strict=True)
         return [
             Flight(
                 order=order,
-                bytes_down=int(down[row]),
-                bytes_up=int(surveys.bytes_up[row]),
+                bytes_down=bytes_down,
+                bytes_up=bytes_up,
                 dispatched=now,
-                began=float(began[row]),
-                epoch_seconds=float(seconds[row]) / epochs,
-                finished=float(began[row] + seconds[row]),
-                upload_seconds=float(up[row]),
-                fails=float(fails[row]),
-                why=next(why for why, times in ends.items() if times[row] == fails[row]),
-                draws=1 if draws is None else int(draws[row]),
+                began=start,
+                epoch_seconds=epoch,
+                finished=finish,
+                upload_seconds=upload,
+                fails=fail,
+                why=reason,
+                draws=count,
             )
-            for row, order in enumerate(orders)
+            for order, bytes_down, bytes_up, start, epoch, finish, upload, fail, reason, count in told
         ]
 
     def _orders(self, clients: NDArray[np.int64], lr: Tensor, round: int, wave: int) -> list[Order]:
-        seed, server = self._experiment.seed, self._server
-        done = self._flights.fleet.epochs_done(len(lr), clients, seed, wave).tolist()
-        rates = {epochs: lr[:epochs] if epochs < len(lr) else lr for epochs in done}
-        draws = streams.uniform(streams.keys(seed, "slot", wave, clients), 2).tolist()
+        seed, server, asked = self._experiment.seed, self._server, len(lr)
+        done = self._flights.fleet.epochs_done(asked, clients, seed, wave).tolist()
+        rates = {epochs: lr[:epochs] if epochs < asked else lr for epochs in done}
+        slots = self._asks(clients, wave)
         orders = []
-        for client, epochs, (one, two) in zip(clients.tolist(), done, draws, strict=True):
+        for row, (client, epochs) in enumerate(zip(clients.tolist(), done, strict=True)):
             received, kept = server.rule.send(server.state, client), self._desk.kept.get(client, self._first)
-            slot = server.client_rule.asks_after(kept, received, len(lr), (one, two))
+            slot = server.client_rule.asks_after(kept, received, asked, slots[row]) if slots else 0
             self._jobs += 1
             orders.append(
                 Order(
@@ -112,6 +116,13 @@ class Dispatcher:
                 )
             )
         return orders
+
+    def _asks(self, clients: NDArray[np.int64], wave: int) -> list[tuple[float, float]]:
+        """What clients may use to choose their slots; nothing where the rule has none."""
+        if type(self._server.client_rule).asks_after is ClientRule.asks_after:
+            return []
+        drawn = streams.uniform(streams.keys(self._experiment.seed, "slot", wave, clients), 2)
+        return [(one, two) for one, two in drawn.tolist()]
 
     def _upload_bytes(self, orders: Sequence[Order]) -> NDArray[np.int64] | int:
         """Of each upload, so that the clock knows beforehand how long it takes.

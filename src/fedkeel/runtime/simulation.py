@@ -48,6 +48,8 @@ class Simulation:
         self.experiment = experiment
         self.data = data
         self.pace = experiment.pace
+        self._in_rounds = self.pace in ("barrier", "stream")
+        self._wanted = experiment.participants
         self.server = Server(experiment, data, model)
         self.flights = Flights(Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed))
         self.desk = Desk(executor)
@@ -121,7 +123,7 @@ class Simulation:
 
     def _after(self) -> RoundEnd | None:
         """What comes after a job's end: the round's end, or somebody else's turn."""
-        enough = len(self._arrived) >= self.experiment.participants
+        enough = len(self._arrived) >= self._wanted
         if self._in_rounds:
             if not enough and len(self.flights):
                 return None
@@ -130,10 +132,6 @@ class Simulation:
         if self.pace == "concurrency":
             self._schedule(self.flights.now)
         return self._end_round() if enough else None
-
-    @property
-    def _in_rounds(self) -> bool:
-        return self.pace in ("barrier", "stream")
 
     def _give_up(self, why: str) -> None:
         """Nobody waits any more for what is in flight."""
@@ -169,7 +167,7 @@ class Simulation:
 
     def _begin(self, trial: bool = False) -> None:
         """Draw clients and dispatch their jobs, and plan when to do so again."""
-        wanted, seconds = self.experiment.participants, self.experiment.schedule.trigger_seconds
+        wanted, seconds = self._wanted, self.experiment.schedule.trigger_seconds
         if self._in_rounds:
             count = wanted + ceil(wanted * self.experiment.schedule.over_select - 1e-9)
         elif self.pace == "periodic":
@@ -210,7 +208,7 @@ class Simulation:
             )
 
     def _launch(self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, trial: bool) -> None:
-        progress = Progress(self.server.version, self.updates, self._planned, self.experiment.participants)
+        progress = Progress(self.server.version, self.updates, self._planned, self._wanted)
         for flight in self._dispatch(clients, draws, self.round, self._wave, progress, trial):
             self.bytes_down += flight.bytes_down
             self.bytes_up += flight.bytes_up
@@ -220,7 +218,7 @@ class Simulation:
 
     @property
     def _planned(self) -> int:
-        return self.experiment.rounds * self.experiment.participants
+        return self.experiment.rounds * self._wanted
 
     # What devices ask for and send.
 
@@ -246,7 +244,7 @@ class Simulation:
         if self.pace == "barrier":
             return
         # Of a round, no more than the server waits for; else whatever is known, wherever the run will end.
-        wanted = self.experiment.participants - len(self._arrived) if self.pace == "stream" else AT_ONCE
+        wanted = self._wanted - len(self._arrived) if self.pace == "stream" else AT_ONCE
         trained = self.desk.collect([flight.order], wanted)
         order = flight.order
         view = View(
