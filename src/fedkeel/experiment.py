@@ -15,6 +15,7 @@ from fedkeel.data import datasets
 from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.errors import InputError
 from fedkeel.fleet.settings import FleetSettings as FleetSettings
+from fedkeel.schedule import ScheduleSettings as ScheduleSettings
 from fedkeel.settings import Section, explain
 from fedkeel.spelling import RULES, chosen, named, put, rules_inside, spelled_out
 
@@ -123,24 +124,6 @@ class FinetuneSettings(Section):
     """By default the last round's learning rate."""
     part: Literal["all", "body", "head"] = "all"
     """Which weights move."""
-
-
-class ScheduleSettings(Section):
-    """Whom the server dispatches when, and how long it waits."""
-
-    pace: Literal["auto", "barrier", "stream", "periodic", "concurrency"] = "auto"
-    """By default that of the method: rounds with a barrier; rounds whose updates are received at once; `per_round`
-    devices every so many seconds; or always so many devices at work."""
-    trigger_seconds: Annotated[float, Field(ge=1e-3, le=1e12)] = 10.0
-    """Of `periodic`: virtual seconds between dispatches (FedASMU's T)."""
-    busy_share: Share = 0.5
-    """Of `periodic`: nobody is dispatched while this share of all clients is at work."""
-    concurrency: Count | None = None
-    """Of `concurrency`: clients at work; by default three times `per_round`, or all if there are fewer."""
-    deadline_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """Of rounds: virtual seconds after which the server goes on without those who are late."""
-    over_select: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """Of rounds: dispatch this share more than `per_round`, and go on without the last ones."""
 
 
 class ExecutorSettings(Section):
@@ -277,18 +260,7 @@ class Experiment(Section):
             raise InputError(
                 f"schedule.pace: {asked} is not accepted with {self.algorithm.label}; accepted: auto, {accepted}"
             )
-        if self.pace in ("barrier", "stream"):
-            misplaced: dict[str, float | None] = {"concurrency": schedule.concurrency}
-        else:
-            misplaced = {"deadline_seconds": schedule.deadline_seconds, "over_select": schedule.over_select or None}
-        if self.pace == "periodic":
-            misplaced["concurrency"] = schedule.concurrency
-        for field, value in misplaced.items():
-            if value is not None:
-                raise InputError(
-                    f"schedule.{field}: {value:g} is not accepted at the pace {self.pace}; accepted: leave it out, or "
-                    f"another {'method' if asked == 'auto' else 'schedule.pace'}"
-                )
+        schedule.check(self.pace)
         if schedule.over_select and self.sampling != "uniform":
             raise InputError(
                 f"schedule.over_select: {schedule.over_select:g} is not accepted with sampling {self.sampling}, which "

@@ -15,18 +15,15 @@ from torch import Tensor
 
 from fedkeel.algorithms import Job, Updates, find
 from fedkeel.algorithms.fedasmu import (
-    TINY,
     AsynchronousMixing,
     DynamicMixing,
     FreshMerge,
     device_gradients,
     device_weight,
-    freshness,
-    importance,
-    own_displacement,
     server_gradients,
     server_weight,
 )
+from fedkeel.algorithms.mixing import TINY, freshness, importance, own_displacement
 from fedkeel.errors import InputError
 from tests.algorithms import arrivals
 from tests.algorithms.bench import N, Vector

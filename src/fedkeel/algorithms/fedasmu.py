@@ -8,16 +8,19 @@ gradient steps; Eq. 4, 5 and 11 print these gradients with errors, which `readin
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fedkeel.algorithms.fedasync import StalenessMixed, mix
-from fedkeel.algorithms.path import path_length
+from fedkeel.algorithms.mixing import Reading, freshness, importance, own_displacement, saturated
+from fedkeel.algorithms.mixing import device_gradients as device_gradients
+from fedkeel.algorithms.mixing import device_weight as device_weight
+from fedkeel.algorithms.mixing import server_gradients as server_gradients
+from fedkeel.algorithms.mixing import server_weight as server_weight
 from fedkeel.algorithms.registry import method
 from fedkeel.algorithms.rules import (
     ClientRule,
@@ -35,88 +38,11 @@ from fedkeel.algorithms.slots import Chance, Proposals, Timing
 from fedkeel.params import Layout
 from fedkeel.settings import Section
 
-Reading = Literal["practical", "literal"]
-Number = TypeVar("Number", float, Tensor)
-
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
 HIGHEST = torch.tensor([1e3, 5.0, 1.0], dtype=torch.float64)
 """What lambda, sigma and iota are held in."""
 GAMMA = 1e3
 """The largest gamma; with upsilon at most 1, phi is never negative."""
-TINY = 1e-6
-"""The literal reading's ln(sigma) is taken no lower than here, so that it is finite at sigma = 0."""
-
-
-def importance(root: Number, staleness: Number, lambda_: Number, sigma: Number, iota: Number) -> Number:
-    """xi of Eq. 2, given what stands under the root (the version t from 1) and the staleness t - o + 1."""
-    xi: Number = lambda_ / (root**0.5 * staleness**sigma) + iota
-    return xi
-
-
-def freshness(root: Number, staleness: Number, gamma: Number, upsilon: Number) -> Number:
-    """phi of Eq. 10, never negative, given what stands under the root (g from 1) and g - o + 1."""
-    phi: Number = gamma / root**0.5 * (1 - upsilon / staleness**0.5)
-    return phi * (phi > 0)
-
-
-def server_weight(
-    version: Number, start_version: Number, lambda_: Number, sigma: Number, iota: Number, mu: float
-) -> Number:
-    """alpha of Eq. 2 in (0, 1), given versions t >= o >= 1."""
-    xi = importance(version, version - start_version + 1, lambda_, sigma, iota)
-    return mu * xi / (1 + mu * xi)
-
-
-def device_weight(version: Number, start_version: Number, gamma: Number, upsilon: Number, mu: float) -> Number:
-    """beta of Eq. 10 in [0, 1), given versions g >= o >= 1."""
-    phi = freshness(version, version - start_version + 1, gamma, upsilon)
-    return mu * phi / (1 + mu * phi)
-
-
-def server_gradients(
-    along: float,
-    xi: float,
-    root: float,
-    staleness: float,
-    lambda_: float,
-    sigma: float,
-    mu: float,
-    reading: Reading = "practical",
-) -> tuple[float, float, float]:
-    """dF/dlambda, dF/dsigma and dF/diota of a model that was mixed with weight alpha(xi), Eq. 4 and 5.
-
-    `along` is <dF/dw, w_upload - w_before>; `root` and `staleness` are those of that mixing. Erratum (`literal`): Eq. 5
-    has ln(sigma) for lambda ln(staleness) in dF/dsigma.
-    """
-    inner = mu / (1 + mu * xi) ** 2 * along
-    by_lambda = inner / (root**0.5 * staleness**sigma)
-    factor = math.log(max(sigma, TINY)) if reading == "literal" else lambda_ * math.log(staleness)
-    return by_lambda, -factor * by_lambda, inner
-
-
-def device_gradients(
-    along: Number, root: Number, staleness: Number, gamma: Number, upsilon: Number, mu: float
-) -> tuple[Number, Number]:
-    """dF/dgamma and dF/dupsilon of a merge (below Eq. 11), given `along` = <dF/dw after it, w_g - w before it>."""
-    phi = freshness(root, staleness, gamma, upsilon)
-    inner = mu / (1 + mu * phi) ** 2 * along / root**0.5
-    return inner * (1 - upsilon / staleness**0.5), -inner * gamma / staleness**0.5
-
-
-def own_displacement(update: Updates) -> Tensor:
-    """[D], what a job's own SGD steps came to: w_i - w_o, without the fresh model that it merged.
-
-    With a merge of weight beta after a part p of its path: (w_i - w_o - beta (w_g - w_o)) / (1 - beta p), which is
-    exact for a constant gradient. At a constant rate and without momentum, p = l* / L.
-    """
-    moved = update.delta[0]
-    if update.slot is None or update.fresh is None or not int(update.slot) or "merge_weight" not in update.messages:
-        return moved
-    beta = float(update.messages["merge_weight"])
-    steps = update.steps // update.epochs * update.slot
-    before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
-    moved = moved.sub_(update.fresh[0] - update.start[0], alpha=beta)
-    return moved.div_(1 - beta * float(before / update.length))
 
 
 def _digit(value: Any) -> Any:
@@ -193,7 +119,7 @@ class FreshMerge(Switches, Timing, ClientRule):
         gamma, upsilon = job.carry["gamma"], job.carry["upsilon"]
         root, staleness = self.root(job), (job.fresh_version - job.version + 1).double()
         phi = freshness(root, staleness, gamma, upsilon)
-        share = (self.mu_b * phi / (1 + self.mu_b * phi)).to(w)
+        share = saturated(phi, self.mu_b).to(w)
         merged = torch.lerp(w, job.fresh, share)
         at, away = (merged, w) if self.reading == "practical" else (w, merged)
         loss, g = oracle.peek(at, rows)
@@ -274,8 +200,11 @@ class DynamicMixing(Switches, Proposals, ServerRule):
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
         """The weight adapts or is FedAsync's; what is too stale changes no more than the log."""
-        fixed = StalenessMixed(staleness_bound=self.staleness_bound)
-        after, receipt = self._receive(state, update, view) if self.adapts else fixed.receive(state, update, view)
+        if self.adapts:
+            after, receipt = self._receive(state, update, view)
+        else:
+            fixed = StalenessMixed(staleness_bound=self.staleness_bound)
+            after, receipt = fixed.receive(state, update, view)
         if receipt.accepted and self.learns:
             after = replace(after, memory=self.learnt_memory(after.memory, update, view.client))
         return after, receipt
@@ -293,7 +222,7 @@ class DynamicMixing(Switches, Proposals, ServerRule):
         lambda_, sigma, iota = control.tolist()
         root = self.root(view)
         xi = importance(root, float(staleness), lambda_, sigma, iota)
-        alpha = self.mu_a * xi / (1 + self.mu_a * xi)
+        alpha = saturated(xi, self.mu_a)
         controls = state.memory["control"].clone()
         controls[row] = control
         if view.version not in view.held:

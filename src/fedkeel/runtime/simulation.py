@@ -127,16 +127,12 @@ class Simulation:
         if self._in_rounds:
             if not enough and len(self.flights):
                 return None
-            self._give_up("not needed")
+            for flight in [*self.flights.by_client.values()]:
+                self._lose(flight, "not needed")
             return self._end_round()
         if self.pace == "concurrency":
             self._schedule(self.flights.now)
         return self._end_round() if enough else None
-
-    def _give_up(self, why: str) -> None:
-        """Nobody waits any more for what is in flight."""
-        for flight in [*self.flights.by_client.values()]:
-            self._lose(flight, why)
 
     def _lose(self, flight: Flight, why: str | None = None) -> None:
         self.desk.drop(flight)
@@ -162,7 +158,7 @@ class Simulation:
             while not self.flights.by_client:
                 self._begin(trial=True)
                 if not self.flights.by_client:
-                    self.flights.queue.now = next(iter(self.flights.queue)).time
+                    next(iter(self.flights.queue))  # nobody is on yet: what is planned for later comes now
         return [flight.order for flight in self.flights.by_client.values()]
 
     def _begin(self, trial: bool = False) -> None:
