@@ -63,8 +63,8 @@ def test_run_prints_accuracy_and_paths(finished: tuple[Path, str]) -> None:
 def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
     out, _ = finished
     assert sorted(p.name for p in out.iterdir()) == [
-        "clients.jsonl", "experiment.yaml", "history.jsonl", "learning_curve.png", "learning_curve.svg",
-        "model.safetensors", "rounds.jsonl", "summary.json", "unfinished.jsonl",
+        "checkpoint", "clients.jsonl", "experiment.yaml", "history.jsonl", "learning_curve.png", "learning_curve.svg",
+        "model.safetensors", "refused.jsonl", "rounds.jsonl", "summary.json", "unfinished.jsonl",
     ]  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     asked = (
@@ -259,7 +259,8 @@ def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "interrupted; what was recorded so far is in o" in errors
+    assert "stopping after this round" in errors
+    assert "fedkeel run --resume o" in errors
     assert json.loads(history.read_text().splitlines()[0])["round"] == 1
 
 

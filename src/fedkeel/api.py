@@ -1,12 +1,12 @@
-"""`run`: from a description, and possibly the user's own data and model, to a result."""
+"""`run` and `resume`: from a description, and possibly the user's own data and model, to a result."""
 
 from __future__ import annotations
 
 import copy
-import platform
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedkeel.algorithms.finetune import FineTuning
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import InputError
+from fedkeel.errors import DivergenceError, InputError, StoppedError
 from fedkeel.experiment import ExecutorSettings, Experiment
 from fedkeel.local.build import Workshop
 from fedkeel.local.choose import Choice, settle
@@ -26,11 +25,14 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.gate import objection
 from fedkeel.local.processes import unavailable
 from fedkeel.local.remember import place, recall, remember
+from fedkeel.outcome import own_model, save, score_clients, summarise
 from fedkeel.params import FlatModel
 from fedkeel.prepare import prepare
-from fedkeel.record.folder import RunFolder, check_free
+from fedkeel.record.folder import EXPERIMENT, RunFolder, begun, check_free, check_room, complete
+from fedkeel.record.identity import identity
 from fedkeel.runtime import Evaluation, RoundEnd, Simulation
-from fedkeel.runtime.clients import Model, accuracies, client_scores, finetuned, spread
+from fedkeel.runtime.clients import accuracies, client_scores
+from fedkeel.stopping import Stop
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Result:
     def client_model(self, client: int) -> nn.Module:
         """A client's own model, not fine-tuned: a copy of the global one, unless the method has others (FedGH)."""
         self._check(client)
-        return _own_model(self.simulation, self.model, client)
+        return own_model(self.simulation, self.model, client)
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self.data):
@@ -85,15 +87,73 @@ def run(
     data: FederatedData | None = None,
     model: nn.Module | None = None,
     progress: Callable[[RoundEnd], None] | None = None,
+    stop: Stop | None = None,
 ) -> Result:
     """Run an experiment; with `out`, leave a run folder there, with `below`, in a new folder inside that one.
 
     `data` and `model` take the place of the experiment's data set, partition and model. Everything is checked
-    before the folder is made and training starts; the user's model itself is never changed.
+    before the folder is made and training starts; the user's model itself is never changed. `stop` may ask for an end
+    before time; `resume` goes on from there.
     """
     if out is not None:
         check_free(Path(out))
-    experiment, data, module = prepare(experiment, data, model)
+    elif below is not None:
+        check_room(Path(below), 0)
+
+    def begin(simulation: Simulation, digest: str) -> RunFolder | None:
+        experiment = simulation.experiment
+        folder = Path(out or below or ".")
+        if out is None and below is None:
+            return None
+        check_room(folder, _room(simulation))
+        if out is not None:
+            return RunFolder.create(folder, experiment, digest)
+        return RunFolder.below(folder, _folder_name(experiment), experiment, digest)
+
+    return _execute(prepare(experiment, data, model), begin, progress, stop)
+
+
+def resume(
+    path: str | Path,
+    *,
+    data: FederatedData | None = None,
+    model: nn.Module | None = None,
+    progress: Callable[[RoundEnd], None] | None = None,
+    stop: Stop | None = None,
+    tell: Callable[[str], None] = warnings.warn,
+) -> Result:
+    """Go on with a run that was stopped or killed, from its last checkpoint, or anew if it had none yet.
+
+    The result is that of a run which was never stopped, bit for bit. What was handed over in Python, `data` and
+    `model`, has to be handed over again. `tell` is told what a user should know.
+    """
+    path = Path(path)
+    if not begun(path):
+        raise InputError(f"resume: {path} holds no run that was begun; accepted: a folder made by fedkeel run")
+    if complete(path):
+        raise InputError(f"resume: the run in {path} is complete; accepted: one that was stopped or killed")
+
+    def reopen(simulation: Simulation, digest: str) -> RunFolder:
+        folder, found = RunFolder.reopen(path, digest)
+        if found is None:
+            tell(f"{path} has no checkpoint yet: the run starts anew")
+        else:
+            for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
+                tell(sentence)
+            simulation.restore(found.state)
+        return folder
+
+    return _execute(prepare(Experiment.load(path / EXPERIMENT), data, model), reopen, progress, stop)
+
+
+def _execute(
+    prepared: tuple[Experiment, FederatedData, nn.Module],
+    open_folder: Callable[[Simulation, str], RunFolder | None],
+    progress: Callable[[RoundEnd], None] | None,
+    stop: Stop | None,
+) -> Result:
+    """A run that was prepared; the folder is opened when nothing else can be wrong any more."""
+    experiment, data, module = prepared
     client_rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
     workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
@@ -104,21 +164,20 @@ def run(
         executor = workshop.executor(choice.settings)
         open_.callback(executor.close)
         simulation = Simulation(experiment, data, flat, executor)
-        folder = None
-        if out is not None:
-            folder = open_.enter_context(RunFolder(out, experiment))
-        elif below is not None:
-            folder = open_.enter_context(RunFolder.below(Path(below), _folder_name(experiment), experiment))
-        started = perf_counter()
-        history = _follow(simulation, [folder.add if folder else None, progress])
+        folder = open_folder(simulation, identity(experiment, data, flat.layout))
+        history = []
+        if folder is not None:
+            open_.enter_context(folder)
+            history = folder.history()
+        history += _follow(simulation, folder, progress, stop or Stop())
         in_flight = simulation.flights.close()
         if folder is not None:
             folder.add_unfinished(in_flight)
-        summary = _summary(simulation, history, perf_counter() - started, choice)
+        summary = summarise(simulation, history, choice)
         flat.load(simulation.server.evaluated, simulation.server.buffers)
         if folder is not None:  # before anything else can go wrong
-            _save(folder, simulation, module)
-        tuned = _test_clients(simulation, workshop, choice, summary, folder)
+            save(folder, simulation, module)
+        tuned = score_clients(simulation, workshop, choice, summary, folder)
         if folder is not None:
             folder.finish(summary)
         simulation.executor = None  # what is kept of the run needs no workers
@@ -126,69 +185,44 @@ def run(
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
 
 
-def _save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
-    """The global model; where there is none, the global header and the models of all clients that took part."""
-    if simulation.server.client_rule.global_model:
-        folder.save("model", module.state_dict())
-        return
-    folder.save("header", {n: t for n, t in module.state_dict().items() if n in simulation.server.layout.head_names})
-    own = {client: _own_model(simulation, module, client).state_dict() for client in simulation.took_part}
-    folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
-
-
-def _own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Module:
-    flat = FlatModel(copy.deepcopy(module))
-    flat.load(*simulation.own(client))
-    return flat.release()
-
-
-def _test_clients(
-    simulation: Simulation, workshop: Workshop, choice: Choice, summary: dict[str, Any], folder: RunFolder | None
-) -> NDArray[np.float64] | None:
-    """Clients' own models on their own test shares, where that was asked for or the method is about them.
-
-    Puts the spreads into the summary, writes a row a client, and returns the accuracies after fine-tuning.
-    """
-    experiment, rule = simulation.experiment, simulation.server.client_rule
-    epochs = experiment.finetune_epochs
-    if not (experiment.evaluate_clients or epochs or not rule.global_model):
-        return None
-    found = {"accuracy": accuracies(simulation.client_scores())}
-    summary["client_accuracy"] = spread(found["accuracy"])
-    if epochs:
-        found["finetuned"], lost = _finetuned(simulation, workshop, choice, epochs)
-        summary["client_accuracy_finetuned"] = None if lost else spread(found["finetuned"])
-        summary["finetuning_diverged"] = lost
-    if folder is not None:
-        folder.add_client_accuracies(found)
-    return found.get("finetuned")
-
-
-def _finetuned(
-    simulation: Simulation, workshop: Workshop, choice: Choice, epochs: int
-) -> tuple[NDArray[np.float64], list[int]]:
-    """(Accuracies of the clients' own models after so many more epochs, on their own test shares; who diverged)."""
-    experiment, clients = simulation.experiment, range(len(simulation.data))
-    local = experiment.local.model_copy(update={"epochs": epochs})
-    rule = FineTuning(part=experiment.finetune.part)
-    executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
-    last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
-    rate = experiment.finetune.lr or last
-    lr = torch.full((epochs,), rate, dtype=simulation.server.state.w.dtype, device=simulation.server.state.w.device)
-    models = [(client, simulation.own(client)) for client in clients]
-    lost: list[int] = []
-
-    def tuned() -> Iterator[Model | None]:
-        after = finetuned(models, executor, simulation.data, experiment.rounds + 1, lr)
-        for client, model in zip(clients, after, strict=True):
-            lost.extend([client] if model is None else [])
-            yield model
-
+def _follow(
+    simulation: Simulation, folder: RunFolder | None, progress: Callable[[RoundEnd], None] | None, stop: Stop
+) -> list[Evaluation]:
+    """Go through the rounds: write each down, and the state where that is due; returns the evaluations."""
+    history, settings, saved = [], simulation.experiment.checkpoint, perf_counter()
+    stop.heard = folder is not None
     try:
-        scores = client_scores(clients, tuned(), executor.evaluate, simulation.data, experiment.seed)
+        for end in simulation.rounds():
+            if end.evaluation is not None:
+                history.append(end.evaluation)
+            if folder is not None:
+                folder.add(end)
+            if progress is not None:
+                progress(end)
+            by_round = settings.rounds is not None and end.round % settings.rounds == 0
+            by_time = settings.seconds is not None and perf_counter() - saved >= settings.seconds
+            if folder is not None and (by_round or by_time or stop.asked) and not simulation.over:
+                folder.checkpoint(end.round, simulation.snapshot())
+                saved = perf_counter()
+                if stop.asked:
+                    raise StoppedError(f"stopped after round {end.round}; {folder.standing}")
+    except DivergenceError as error:
+        raise DivergenceError(f"{error}; {folder.standing}" if folder else str(error)) from error
+    except KeyboardInterrupt as error:
+        error.add_note(folder.standing if folder else "nothing was recorded")
+        raise
     finally:
-        executor.close()
-    return accuracies(scores), lost
+        stop.heard = False
+    if folder is not None:
+        folder.checkpoint(simulation.round - 1, simulation.snapshot())
+    return history
+
+
+def _room(simulation: Simulation) -> int:
+    """Bytes that a run needs for sure: the model, two checkpoints, and a third while it is written."""
+    server = simulation.server
+    state = [server.state.w, server.buffers, *server.state.memory.values()]
+    return 4 * sum(tensor.nbytes for tensor in state)
 
 
 def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
@@ -226,58 +260,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _follow(simulation: Simulation, observers: Sequence[Callable[[RoundEnd], None] | None]) -> list[Evaluation]:
-    history = []
-    for end in simulation.rounds():
-        for observe in filter(None, observers):
-            observe(end)
-        if end.evaluation is not None:
-            history.append(end.evaluation)
-    return history
-
-
-def _summary(
-    simulation: Simulation, history: Sequence[Evaluation], wall_seconds: float, choice: Choice
-) -> dict[str, Any]:
-    experiment = simulation.experiment
-    last = history[-1]
-    target = experiment.target_accuracy
-    reached = next((e for e in history if target is not None and e.accuracy >= target), None)
-    return {
-        "algorithm": experiment.algorithm.label,
-        "dataset": experiment.dataset.name,
-        "model": experiment.model.name,
-        "partition": experiment.partition.kind,
-        "clients": experiment.clients,
-        "per_round": experiment.participants,
-        "seed": experiment.seed,
-        "rounds": last.round,
-        "tested": "global model" if simulation.server.client_rule.global_model else "clients' own models",
-        "final_accuracy": last.accuracy,
-        "best_accuracy": max(e.accuracy for e in history),
-        "final_loss": last.loss,
-        "target_accuracy": target,
-        "rounds_to_target": reached.round if reached else None,
-        "virtual_seconds": last.virtual_seconds,
-        "virtual_seconds_to_target": reached.virtual_seconds if reached else None,
-        "updates_to_target": reached.updates if reached else None,
-        "bytes_to_target": reached.bytes_up + reached.bytes_down if reached else None,
-        "bytes_up": last.bytes_up,
-        "bytes_down": last.bytes_down,
-        "updates": last.updates,
-        "updates_refused": simulation.refused,
-        "jobs_lost": simulation.flights.lost,
-        "jobs_in_flight": simulation.flights.left,
-        "wall_seconds": wall_seconds,
-        "seconds_per_round_median": float(np.median(simulation.round_seconds)),
-        "samples_per_second": simulation.samples_trained / sum(simulation.round_seconds),
-        "parameters": simulation.server.layout.size,
-        "executor": choice.settings.model_dump(),
-        "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
-        "device": experiment.device,
-        "threads": experiment.threads,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
+import click
 import typer
 from rich.table import Table
 
 import fedkeel
-from fedkeel.errors import FedkeelError, InputError
+from fedkeel import output
+from fedkeel.errors import FedkeelError, InputError, StoppedError, words
 
 if TYPE_CHECKING:
     from fedkeel.experiment import Experiment
+    from fedkeel.stopping import Stop
 
 app = typer.Typer(
     name="fedkeel",
@@ -58,28 +62,78 @@ Overrides = Annotated[
 
 @app.command(
     epilog="Examples:  fedkeel run  |  fedkeel run my.yaml --set seed=1  |  "
-    "fedkeel run --set dataset=mnist model=linear clients=100 participation=0.2 --out runs/first"
+    "fedkeel run --set dataset=mnist model=linear clients=100 participation=0.2 --out runs/first  |  "
+    "fedkeel run --resume runs/first"
 )
 def run(
     given: Given = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; default: a new one below runs/.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Go on with the run in this folder, from its last checkpoint. With an experiment, which must be the "
+            "same, begin it there if that has not happened yet.",
+        ),
+    ] = None,
 ) -> None:
-    """Train, with a live display, and leave a run folder behind."""
+    """Train, with a live display, and leave a run folder behind.
+
+    Ctrl-C ends it after the round that is going on, with a checkpoint.
+    """
     from fedkeel import api, display
+    from fedkeel.record.folder import begun
     from fedkeel.report.curves import learning_curves
     from fedkeel.report.runs import RunRecord
+    from fedkeel.stopping import Stop
 
-    experiment = _experiment(given, overrides)
+    if out is not None and resume is not None:
+        raise InputError(f"--out: {out} is not accepted with --resume, which names the folder; accepted: one of them")
+    described = resume is None or bool(given or overrides)
+    experiment = _experiment(given, overrides) if described else None
+    stop = Stop()
     try:
-        with display.progress(experiment) as progress:
-            result = api.run(experiment, out, below="runs", progress=progress)
-    except KeyboardInterrupt:
-        _fail(f"interrupted; what was recorded so far is in {out or 'the newest folder below runs/'}", 130)
-    assert result.out is not None
-    figures = [result.out / "learning_curve.png", result.out / "learning_curve.svg"]
-    learning_curves([RunRecord.read(result.out)], figures)
-    display.summary(result, figures[0])
+        with stop.on_signals(display.tell):
+            if resume is not None and (begun(resume) or experiment is None):
+                folder = _resume(resume, experiment, stop)
+            else:
+                assert experiment is not None
+                with display.progress(experiment) as progress:
+                    result = api.run(experiment, resume or out, below="runs", progress=progress, stop=stop)
+                assert result.out is not None
+                folder = result.out
+            figures = [folder / "learning_curve.png", folder / "learning_curve.svg"]
+            learning_curves([RunRecord.read(folder)], figures)
+            display.summary(folder, figures[0])
+    except StoppedError as error:
+        _fail(str(error), stop.code)
+    except KeyboardInterrupt as error:
+        _fail("; ".join(["interrupted", *getattr(error, "__notes__", [])]), stop.code)
+
+
+def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
+    """Go on with the run in a folder, unless it is complete; `given` must not contradict it."""
+    from fedkeel import api, display
+    from fedkeel.experiment import Experiment, contradiction
+    from fedkeel.record.folder import EXPERIMENT, begun, complete
+
+    if not begun(folder):
+        raise InputError(
+            f"--resume: {folder} holds no run that was begun; accepted: a folder made by fedkeel run, or an experiment "
+            "to begin there"
+        )
+    stored = Experiment.load(folder / EXPERIMENT)
+    if given is not None and (reason := contradiction(given, stored)):
+        raise InputError(
+            f"--resume: the run in {folder} was begun with {reason}; accepted: the same, or another folder"
+        )
+    if complete(folder):
+        display.tell(f"the run in {folder} is complete: nothing is left to do")
+    else:
+        with display.progress(stored) as progress:
+            api.resume(folder, progress=progress, stop=stop, tell=display.tell)
+    return folder
 
 
 @app.command(epilog="Example:  fedkeel show --set algorithm.name=fedavg > my.yaml")
@@ -219,20 +273,49 @@ def main() -> None:
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     sys.path.insert(0, "")  # a user's module:function is looked for where the command is given
+    output.prepare()
     try:
-        app(arguments)
-    except FedkeelError as error:
-        if debug:
-            raise
-        _fail(str(error), error.exit_code)
+        command = typer.main.get_command(app)
+        with command.make_context("fedkeel", arguments) as context:
+            command.invoke(context)
+        output.flush()
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    except click.ClickException as error:
+        _refuse_usage(error)
     except Exception as error:
         if debug:
             raise
-        _fail(f"{type(error).__name__}: {error} (this is a defect; run again with --debug to see where)", 1)
+        if isinstance(error, BrokenPipeError) and output.reader_gone():
+            output.settle()
+            sys.exit(0)
+        _fail(str(error) if isinstance(error, FedkeelError) else _unforeseen(error), getattr(error, "exit_code", 1))
+
+
+def _refuse_usage(error: click.ClickException) -> NoReturn:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(error.exit_code)
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context else ""
+    _fail(" ".join(error.format_message().split()) + where, error.exit_code)
+
+
+def _unforeseen(error: Exception) -> str:
+    said = words(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in said:
+        return "there is not enough memory; a smaller model, smaller batches or fewer clients need less"
+    if isinstance(error, OSError):
+        return f"{said} (run again with --debug to see where)"
+    return f"{type(error).__name__}: {said} (this is a defect; run again with --debug to see where)"
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"fedkeel: {message}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"fedkeel: {message}", file=sys.stderr or sys.stdout)
+    output.settle()
     sys.exit(code)
 
 

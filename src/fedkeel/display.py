@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,10 +23,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from fedkeel.api import Result
 from fedkeel.data.statistics import mean_wasserstein
-from fedkeel.experiment import Experiment
+from fedkeel.experiment import ExecutorSettings, Experiment
 from fedkeel.fleet.profile import Fleet
+from fedkeel.record.folder import SUMMARY
 from fedkeel.runtime import RoundEnd
 
 if TYPE_CHECKING:
@@ -94,9 +95,14 @@ def _lines(rounds: int) -> Callable[[RoundEnd], None]:
     return write
 
 
-def summary(result: Result, figure: Path) -> None:
-    """The result in a few lines, and where everything is."""
-    s = result.summary
+def tell(sentence: str) -> None:
+    """Something that a person should know, beside the output."""
+    print(f"fedkeel: {sentence}", file=sys.stderr, flush=True)
+
+
+def summary(folder: Path, figure: Path) -> None:
+    """The result of a finished run in a few lines, and where everything is."""
+    s = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("clients", f"{s['clients']}, {s['per_round']} a round")
     whose = "" if s["tested"] == "global model" else f", {s['tested']}"
@@ -116,12 +122,12 @@ def summary(result: Result, figure: Path) -> None:
     if s["jobs_lost"] or s["updates_refused"]:
         refused = f"{s['updates_refused']} updates refused"
         table.add_row("not taken in", f"{s['jobs_lost']} jobs lost or not needed, {refused}")
-    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {result.experiment.executor.label}")
+    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {ExecutorSettings(**s['executor']).label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
     console.print(table)
     for path, reason in s["probe"]["refused"].items():
         console.print(f"not used: {path}: {reason}", soft_wrap=True, markup=False)
-    console.print(f"run folder  {result.out}\nfigure      {figure}", soft_wrap=True, markup=False)
+    console.print(f"run folder  {folder}\nfigure      {figure}", soft_wrap=True, markup=False)
 
 
 def partition(counts: NDArray[np.int64], figure: Path) -> None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import date
 from difflib import get_close_matches
+from reprlib import Repr
+
+LONGEST = 200
+"""Characters of a value that a message shows."""
+LONGEST_WORDS = 500
+"""Characters of another error that a message repeats."""
 
 
 class FedkeelError(Exception):
@@ -24,10 +31,61 @@ class DivergenceError(FedkeelError):
     exit_code = 3
 
 
+class _Short(Repr):
+    """Short, whatever a user comes up with, and dates as they are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = self.maxlong = 80
+
+    def repr_int(self, value: int, level: int) -> str:
+        """Python refuses to write the longest ones down."""
+        bits = value.bit_length()
+        return super().repr_int(value, level) if bits < 10_000 else f"an integer of {bits} bits"
+
+    def repr_date(self, value: date, level: int) -> str:
+        return str(value)
+
+    repr_datetime = repr_date
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: like `repr`, but on one line, and of something long the beginning and the end."""
+    text = _SHORT.repr(value)
+    text = text if text.isprintable() else " ".join(text.split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+
+
+def label(name: object) -> str:
+    """A name that a user gave, as it is; but like `shown` where that would spoil a message."""
+    text = name if isinstance(name, str) else shown(name)
+    return text if text.isprintable() and len(text) <= LONGEST else shown(text)
+
+
+class StoppedError(FedkeelError):
+    """A run was asked to stop, and did so in good order."""
+
+    exit_code = 130
+
+
+def words(error: BaseException) -> str:
+    """What an error says, on one line, whatever that is."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own text may fail
+        return ""
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= LONGEST_WORDS else f"{text[:LONGEST_WORDS]} ..."
+
+
 def unknown(field: str, value: object, accepted: Iterable[str], what: str = "") -> InputError:
     """The error for a name that is none of `accepted`, with the nearest ones suggested; `what` it should name."""
     names = sorted(accepted)
-    near = get_close_matches(str(value), names, n=2, cutoff=0.6)
+    near = get_close_matches(str(value)[:LONGEST], names, n=2, cutoff=0.6)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     problem = f"not a {what}" if what else "unknown"
-    return InputError(f"{field}: {value!r} is {problem}{hint}; accepted: {', '.join(names)}")
+    return InputError(f"{field}: {shown(value)} is {problem}{hint}; accepted: {', '.join(names)}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedkeel import algorithms, models, yamltext
 from fedkeel.algorithms import ClientRule, ServerRule
 from fedkeel.algorithms.rules import Pace
 from fedkeel.data import datasets
 from fedkeel.data.partition import AnyPartition, Iid
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label, shown
+from fedkeel.fleet.faults import FaultSettings as FaultSettings
 from fedkeel.fleet.settings import FleetSettings as FleetSettings
+from fedkeel.safety import CheckpointSettings as CheckpointSettings
+from fedkeel.safety import GateSettings as GateSettings
 from fedkeel.schedule import ScheduleSettings as ScheduleSettings
 from fedkeel.settings import Section, explain
 from fedkeel.spelling import RULES, chosen, named, put, rules_inside, spelled_out
@@ -23,6 +27,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Size = Annotated[float, Field(gt=0, le=1e38)]
 """A positive number that float32 can hold."""
+NO_FOLDER = re.compile(r"^\.|[/\\]")
 
 
 class DatasetSettings(Section):
@@ -171,7 +176,7 @@ class ExecutorSettings(Section):
 class Experiment(Section):
     """Everything that decides what a run computes."""
 
-    name: Annotated[str, Field(pattern=r"^[^./\\][^/\\]*$", max_length=100)] | None = None
+    name: str | None = None
     """What the run is called in figures and below `runs/`."""
     dataset: DatasetSettings = DatasetSettings()
     partition: AnyPartition = Iid()
@@ -179,7 +184,10 @@ class Experiment(Section):
     algorithm: AlgorithmSettings = AlgorithmSettings()
     local: LocalSettings = LocalSettings()
     fleet: FleetSettings = FleetSettings()
+    faults: FaultSettings = FaultSettings()
     schedule: ScheduleSettings = ScheduleSettings()
+    gate: GateSettings = GateSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
     clients: Annotated[int, Field(gt=0, le=100_000_000)] = 20
     per_round: Count | None = None
     """Clients that take part in a round: by default 10, or all if there are fewer."""
@@ -192,7 +200,7 @@ class Experiment(Section):
     """For a method without rounds, `per_round` arrivals are one."""
     limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
     """Virtual seconds after which the run ends, if it has not before."""
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     evaluate_every: Count = 1
     evaluate_local: bool = False
     """Also test every participant's model as it comes back, on the whole test set."""
@@ -213,6 +221,16 @@ class Experiment(Section):
             super().__init__(**values)
         except ValidationError as error:
             raise explain(error, type(self)) from None
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str | None) -> str | None:
+        if name is None or (0 < len(name.encode()) <= 100 and name.isprintable() and not NO_FOLDER.search(name)):
+            return name
+        raise InputError(
+            f"name: {shown(name)} is not accepted; accepted: 1 to 100 bytes that name a folder, all printable, without "
+            "/ and \\ and not beginning with a dot"
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -248,6 +266,18 @@ class Experiment(Section):
                 "accepted: local.epochs of 2 or more"
             )
         self._check_pace()
+        bounds = {"max_norm": self.gate.max_norm, "min_norm": self.gate.min_norm}
+        for field, bound in bounds.items():
+            if bound is not None and self.algorithm.rules()[0].uploads == "none":
+                raise InputError(
+                    f"gate.{field}: {bound:g} is not accepted with {self.algorithm.label}, whose clients send no "
+                    "weights; accepted: leave it out"
+                )
+        if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
+            raise InputError(
+                "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "
+                "accepted: set gate.max_norm"
+            )
         if self.stop_at_target and self.target_accuracy is None:
             raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
         return self
@@ -309,11 +339,13 @@ class Experiment(Section):
         seen: dict[str, Any] = {}
         for override in overrides:
             key, equals, text = override.partition("=")
-            if not (key and equals):
-                raise InputError(f"override {override!r} is not accepted; accepted: key=value, such as local.lr=0.05")
+            if not (equals and all(key.split("."))) or key.count(".") > yamltext.DEEPEST:
+                raise InputError(
+                    f"override {shown(override)} is not accepted; accepted: key=value, such as local.lr=0.05"
+                )
             key = f"algorithm.{key}" if key in RULES else key
             if key in seen:
-                raise InputError(f"{key}: set twice; accepted: one value")
+                raise InputError(f"{label(key)}: set twice; accepted: one value")
             seen[key] = yamltext.parse(key, text)
         if any(key in seen for key in ("algorithm.name", *(f"algorithm.{side}" for side in RULES))):
             values = {k: chosen(v) if k == "algorithm" else v for k, v in values.items()}
@@ -327,3 +359,20 @@ class Experiment(Section):
     def to_yaml(self) -> str:
         """Every setting, defaults included; `Experiment.load` reads it back."""
         return yamltext.write(self.model_dump())
+
+
+def contradiction(given: Experiment, stored: Experiment) -> str | None:
+    """The first thing that an earlier description has otherwise than this one says in so many words, if there is one.
+
+    An executor that is left open contradicts none.
+    """
+    said = given.model_dump(exclude_unset=True)
+    if given.executor.kind == "auto":
+        said.pop("executor", None)
+    known = stored.model_dump()
+    for section, value in said.items():
+        for key, told in value.items() if isinstance(value, dict) else [(None, value)]:
+            before = known[section] if key is None else known[section].get(key)
+            if before != told:
+                return f"{section if key is None else f'{section}.{key}'}={before}, not {told}"
+    return None

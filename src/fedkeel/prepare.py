@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from fedkeel import models, streams, usercode
+from fedkeel import models, room, streams, usercode
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown
 from fedkeel.experiment import DatasetSettings, Experiment
 from fedkeel.local.batches import batch_sizes
 from fedkeel.params import Layout, head_objection
 
+LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
+"""Beyond these, models of the zoo can be too large for a machine."""
 GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
 
 
@@ -31,7 +35,7 @@ def prepare(
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
-            raise InputError(f"{field}: {value!r} is not accepted; accepted: an object of type {kind.__name__}")
+            raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
     experiment, data = _data(experiment, data)
@@ -46,7 +50,9 @@ def federate(experiment: Experiment) -> FederatedData:
     """The data set that the experiment names, limited and dealt out as it says."""
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
-        raise InputError(f"dataset.name: {settings.name!r} was given in Python; accepted: hand it to run(data=...)")
+        raise InputError(
+            f"dataset.name: {shown(settings.name)} was given in Python; accepted: hand it to run(data=...)"
+        )
     loaded = usercode.call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
     if isinstance(loaded, FederatedData):
         return _dealt_out(loaded, experiment)
@@ -55,9 +61,8 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
         )
     if ":" in settings.name:
-        loaded = replace(
-            loaded, train=examples(loaded.train.x, loaded.train.y), test=examples(loaded.test.x, loaded.test.y)
-        )
+        train, test = (_own(getattr(loaded, which), f"{settings.name}, {which}") for which in ("train", "test"))
+        loaded = replace(loaded, train=train, test=test)
     limited = replace(
         loaded,
         train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
@@ -65,6 +70,19 @@ def federate(experiment: Experiment) -> FederatedData:
     )
     data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
     return _transformed(data, settings)
+
+
+def _own(part: object, whose: str) -> Examples:
+    """The user's samples, checked."""
+    if not isinstance(part, Examples):
+        raise InputError(f"dataset.name: {whose} is {type(part).__name__}; accepted: Examples")
+    try:
+        checked = examples(part.x, part.y)
+    except InputError as error:
+        raise InputError(f"dataset.name: {whose}: {error}") from None
+    if not len(checked):
+        raise InputError(f"dataset.name: {whose} has no samples; accepted: at least one")
+    return checked
 
 
 def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
@@ -115,14 +133,25 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
     settings = experiment.model
     if given is not None:
         experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
-        module = copy.deepcopy(given)
+        module = _copied(given)
     elif settings.name.startswith(GIVEN):
-        raise InputError(f"model.name: {settings.name!r} was given in Python; accepted: hand it to run(model=...)")
+        raise InputError(f"model.name: {shown(settings.name)} was given in Python; accepted: hand it to run(model=...)")
     else:
         with torch.random.fork_rng(devices=[]):
+            _check_room(experiment, data)
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
             module = _build(settings.name, settings.options, data)
-    return experiment, module.to(experiment.device, getattr(torch, experiment.dtype))
+    if any(
+        isinstance(each, UninitializedParameter | UninitializedBuffer)
+        for each in (*module.parameters(), *module.buffers())
+    ):
+        raise InputError("model: it has lazy parameters, which have no shape yet; accepted: shapes that are known")
+    try:
+        return experiment, module.to(experiment.device, getattr(torch, experiment.dtype))
+    except Exception as error:
+        raise InputError(
+            f"model: it cannot be moved to {experiment.device} and {experiment.dtype} ({usercode.said(error)})"
+        ) from error
 
 
 def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
@@ -134,17 +163,47 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
     return module
 
 
+def _check_room(experiment: Experiment, data: FederatedData) -> None:
+    """Whether a model of the zoo, its gradient and two copies fit into memory, and a batch of samples."""
+    settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
+    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    room.check(
+        f"local.batch_size: {batch} samples of shape {data.shape}",
+        batch * prod(data.shape) * itemsize,
+        "smaller batches, or a smaller dataset.resize",
+    )
+    large = [v for v in settings.options.values() if isinstance(v, int) and v > LARGE_OPTION]
+    if ":" in settings.name or (prod(data.shape) <= LARGE_SAMPLE and not large):
+        return
+    with torch.device("meta"):  # the first convolution there takes PyTorch seconds
+        size = sum(p.numel() for p in _build(settings.name, settings.options, data).parameters())
+    room.check(
+        f"model: {settings.name} for samples of shape {data.shape} has {size:,} parameters",
+        4 * size * itemsize,
+        "a smaller model, or a smaller dataset.resize",
+    )
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
+
+
 def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
     """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
     smallest = batch_sizes(data, batch_size)[0]
-    trial = copy.deepcopy(module)
+    trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):
         loss = _try(trial.train(), data.train_batch(torch.arange(smallest)), "training", data.classes)
         try:
-            torch.autograd.grad(loss, parameters, allow_unused=True)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         except RuntimeError as error:
-            raise InputError(f"model: its output has no gradient ({error})") from error
+            raise InputError(f"model: its output has no gradient ({usercode.said(error)})") from error
+        if any(each is not None and each.is_sparse for each in gradients):
+            raise InputError("model: it has sparse gradients; accepted: dense ones (sparse=False)")
         _try(trial.eval(), data.test_batch(slice(0, 2)), "test", data.classes)
 
 
@@ -170,7 +229,7 @@ def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: i
     x, y = batch
     try:
         logits = module(x)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)})"
         ) from error

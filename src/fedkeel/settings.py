@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from reprlib import Repr
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from fedkeel.errors import InputError, unknown
+from fedkeel.errors import InputError, label, shown, unknown
+
+MOST_PROBLEMS = 5
+"""That are told at once."""
 
 
 class Section(BaseModel):
@@ -24,12 +26,11 @@ class Section(BaseModel):
         if not isinstance(values, dict):
             return values
         words = {name for name, field in cls.model_fields.items() if field.annotation is not bool}
-        return {k: str(v).lower() if isinstance(v, bool) and k in words else v for k, v in values.items()}
+        named = {k if isinstance(k, str) else shown(k): v for k, v in values.items()}
+        return {k: str(v).lower() if isinstance(v, bool) and k in words else v for k, v in named.items()}
 
 
 S = TypeVar("S", bound=Section)
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def make(section: type[S], values: Mapping[str, Any], field: str = "") -> S:
@@ -45,7 +46,11 @@ def explain(error: ValidationError, section: type[BaseModel], field: str = "") -
     reasons: dict[str, list[str]] = {}
     for details in error.errors(include_url=False):
         problem, accepted = _problem(details, section, field)
+        if problem not in reasons and len(reasons) == MOST_PROBLEMS:
+            problem, accepted = "and more", ""
         reasons.setdefault(problem, []).extend([accepted] if accepted else [])
+        if len(reasons) > MOST_PROBLEMS:
+            break
     return InputError("\n".join(f"{p}; accepted: {' or '.join(a)}" if a else p for p, a in reasons.items()))
 
 
@@ -59,15 +64,15 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple
     if error["type"] == "extra_forbidden":
         kind = owner.model_fields.get("kind")
         what = f"setting of {kind.default}" if kind else "setting"
-        return str(unknown(name, path[-1], owner.model_fields, what)), ""
+        return str(unknown(name, error["loc"][-1], owner.model_fields, what)), ""
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
         tag, tags = _bare(context["discriminator"]), _bare(context["expected_tags"]).split(", ")
         return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
     if error["type"] in {"model_type", "model_attributes_type"}:
-        return f"{name}: {_SHORT.repr(error['input'])} is not accepted", "a name or a section of settings"
-    reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"{name}: {_SHORT.repr(error['input'])} is not accepted", reason[:1].lower() + reason[1:]
+        return f"{name}: {shown(error['input'])} is not accepted", "a name or a section of settings"
+    reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ").partition(", unable")[0]
+    return f"{name}: {shown(error['input'])} is not accepted", reason[:1].lower() + reason[1:]
 
 
 def _bare(text: str) -> str:
@@ -88,7 +93,7 @@ def _path(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[list[st
             owner = inner[0]
         if isinstance(part, str) and _is_union_branch(part):
             continue
-        path.append(str(part))
+        path.append(label(part))
     return path, owner
 
 

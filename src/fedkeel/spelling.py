@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedkeel import algorithms
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label, shown
 from fedkeel.settings import Section
 
 SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind", "executor": "kind"}
@@ -33,7 +33,8 @@ def rules_inside(values: dict[str, Any]) -> dict[str, Any]:
         for side in rules:
             if algorithm.get(side) not in (None, rules[side]):
                 raise InputError(
-                    f"{side}: {rules[side]!r}, but algorithm.{side}: {algorithm[side]!r}; accepted: one of them"
+                    f"{side}: {shown(rules[side])}, but algorithm.{side}: {shown(algorithm[side])}; accepted: one of "
+                    "them"
                 )
     if not isinstance(algorithm, dict):  # nothing to do, or for pydantic to refuse
         return values
@@ -66,6 +67,6 @@ def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
     if section is None:
         section = {}
     if not isinstance(section, dict):
-        raise InputError(f"{'.'.join(path)}: {head} is {section!r}, which has no settings below it")
+        raise InputError(f"{label('.'.join(path))}: {label(head)} is {shown(section)}, which has no settings below it")
     values[head] = {**section}
     put(values[head], rest, value)

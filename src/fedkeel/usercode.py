@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from fedkeel.errors import FedkeelError, InputError
+from fedkeel.errors import FedkeelError, InputError, shown, words
 
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:
@@ -13,16 +13,21 @@ def call(name: str, field: str, options: dict[str, Any]) -> Any:
     module, _, function = name.partition(":")
     try:
         target = getattr(import_module(module), function)
-    except (Exception, SystemExit) as error:
-        raise InputError(f"{field}: {name!r} cannot be imported ({said(error)}); accepted: module:function") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise InputError(
+            f"{field}: {shown(name)} cannot be imported ({said(error)}); accepted: module:function"
+        ) from error
     try:
         return target(**options)
-    except FedkeelError:
+    except (FedkeelError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise InputError(f"{field}: {name} failed ({said(error)})") from error
 
 
 def said(error: BaseException) -> str:
-    """An error's kind and words."""
-    return f"{type(error).__name__}: {error}"
+    """An error's kind and words, on one line."""
+    text = words(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

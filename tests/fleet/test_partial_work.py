@@ -147,7 +147,7 @@ def test_every_executor_draws_the_same_and_records_the_work_really_done() -> Non
         assert arrival.arrived - arrival.dispatched == pytest.approx(10 * SIZES[arrival.client] / np.mean(SIZES))
     seen = sum(a.samples * a.epochs for end in ends for a in end.arrivals)
     assert seen < 5 * sum(work(ends, "samples"))
-    assert {other.simulation.samples_trained for other, _ in runs.values()} == {seen}
+    assert {other.simulation.ledger.samples for other, _ in runs.values()} == {seen}
     assert result.summary["updates"] == 4 * bench.ROUNDS
 
 

@@ -14,10 +14,10 @@ def test_new_folders_are_claimed_one_by_one(tmp_path: Path) -> None:
 
 
 def test_only_one_run_gets_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunFolder(tmp_path / "a", Experiment()):
+    with RunFolder.create(tmp_path / "a", Experiment()):
         monkeypatch.setattr("fedkeel.record.folder.check_free", lambda _: None)  # as if both had looked at once
         with pytest.raises(InputError, match="not empty"):
-            RunFolder(tmp_path / "a", Experiment())
+            RunFolder.create(tmp_path / "a", Experiment())
 
 
 def test_impossible_names_are_refused(tmp_path: Path) -> None:

@@ -149,10 +149,13 @@ def test_damaged_and_empty_records_are_told(tmp_path: Path, arrivals: Any, unfin
         spans(record(tmp_path, arrivals, unfinished))
 
 
-def test_a_line_that_is_cut_short_is_told(tmp_path: Path) -> None:
+def test_a_last_line_that_is_cut_short_is_left_out(tmp_path: Path) -> None:
     run = record(tmp_path, ARRIVALS)
+    without = spans(run)
     (tmp_path / "unfinished.jsonl").write_text('{"client": ')
-    with pytest.raises(InputError, match=r"unfinished.jsonl cannot be read"):
+    assert spans(run) == without
+    (tmp_path / "unfinished.jsonl").write_text('{"client": \n')
+    with pytest.raises(InputError, match=r"unfinished.jsonl is damaged \(line 1: it is no row\)"):
         spans(run)
 
 

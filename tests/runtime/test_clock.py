@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkeel import Experiment, FederatedData, api
+from fedkeel import Experiment, FederatedData, outcome
 from fedkeel.errors import FedkeelError
 from fedkeel.local.orders import Order, Score, Trained
 from fedkeel.params import FlatModel
@@ -290,14 +290,14 @@ def _the_reason_is_true(seen: Watched, row: dict[str, Any]) -> None:
 def _bytes_add_up(seen: Watched) -> None:
     running, arrivals = seen.simulation, seen.arrivals
     down = sum(arrival.bytes_down for arrival in arrivals) + sum(row["bytes_down"] for row in seen.unfinished)
-    assert running.bytes_down == down
-    assert running.bytes_up == sum(arrival.bytes_up for arrival in arrivals) + sum(
+    assert running.ledger.bytes_down == down
+    assert running.ledger.bytes_up == sum(arrival.bytes_up for arrival in arrivals) + sum(
         row["bytes_up"] for row in seen.unfinished
     )
-    assert running.updates == len(arrivals)
+    assert running.ledger.updates == len(arrivals)
     last = seen.ends[-1].evaluation
     assert last is not None
-    assert (last.bytes_up, last.updates) == (running.bytes_up, running.updates)
+    assert (last.bytes_up, last.updates) == (running.ledger.bytes_up, running.ledger.updates)
     for arrival in arrivals:
         assert arrival.bytes_down == MODEL * (1 + (arrival.merged is not None))
 
@@ -592,6 +592,6 @@ def test_fine_tuning_goes_on_at_the_last_rounds_rate(monkeypatch: pytest.MonkeyP
         rates.append(float(lr[0]))
         return finetuned(models, executor, data, round, lr)
 
-    monkeypatch.setattr(api, "finetuned", asked)
+    monkeypatch.setattr(outcome, "finetuned", asked)
     bench.train("fedasync", rounds=2, local={"lr_decay": 0.5}, finetune={"epochs": 1})
     assert rates == [LR / 2]

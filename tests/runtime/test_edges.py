@@ -261,7 +261,7 @@ def wake_ups(running: Simulation) -> list[int]:
 
     def counted(trial: bool = False) -> None:
         begin(trial)
-        heap, now = running.flights.queue._heap, running.flights.now
+        heap, now = running.flights.queue.heap, running.flights.now
         times = [time for time, _, _, what in heap if isinstance(what, Begin) and time > now]
         pending.append(max(map(times.count, times), default=0))
 
@@ -320,7 +320,7 @@ def test_events_hold_no_models(name: str, per_round: int, schedule: dict[str, An
     for end in running.rounds():
         assert len(end.arrivals) == len(end.unfinished) == N // 2
         models.append(weakref.ref(running.server.state.w))
-    heap = running.flights.queue._heap
+    heap = running.flights.queue.heap
     assert heap
     for time, rank, number, what in heap:
         assert all(isinstance(value, int | float) for value in (time, number, *rank))
@@ -477,9 +477,9 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(name: str, monkeypatch: py
     models: dict[tuple[int, int], Tensor] = {}
     evaluate = Simulation._evaluate
 
-    def evaluated(self: Simulation, round: int, train_loss: float | None) -> Any:
-        models[self.experiment.rounds, round] = self.server.state.w.clone()
-        return evaluate(self, round, train_loss)
+    def evaluated(self: Simulation, told: Any, train_loss: float | None) -> Any:
+        models[self.experiment.rounds, self.round] = self.server.state.w.clone()
+        return evaluate(self, told, train_loss)
 
     monkeypatch.setattr(Simulation, "_evaluate", evaluated)
     told = []

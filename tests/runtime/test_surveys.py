@@ -258,7 +258,8 @@ def test_rounds_are_told_one_by_one_with_what_the_server_reports(tmp_path: Path)
     asked = experiment(algorithm="curious", evaluate_every=3, executor="serial")
     run(asked, tmp_path / "run", data=bench.data(), model=bench.net(), progress=ends.append)
     told = rows(tmp_path / "run" / "rounds.jsonl")
-    assert told == [{"round": end.round, "train_loss": end.train_loss, **end.report} for end in ends]
+    counts = {"arrived": 3, "lost": 0, "refused": 0}
+    assert told == [{"round": end.round, "train_loss": end.train_loss, **counts, **end.report} for end in ends]
     assert [row["round"] for row in told] == [*range(1, ROUNDS + 1)]
     assert told[0]["sampled"] == [SIZES[client] for client in bench.chosen(1)]
     assert [row["round"] for row in rows(tmp_path / "run" / "history.jsonl")] == [3, 4]

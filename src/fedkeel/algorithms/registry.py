@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedkeel.algorithms.rules import ClientRule, ServerRule
-from fedkeel.errors import InputError, unknown
+from fedkeel.errors import InputError, label, unknown
 from fedkeel.settings import Section, make
 
 R = TypeVar("R", bound=Section)
@@ -34,7 +34,7 @@ class Method:
         for key in settings:
             if key not in known:
                 accepted = ", ".join(sorted(known)) or "none"
-                raise InputError(f"algorithm.{key}: {self.name} has no such setting; accepted: {accepted}")
+                raise InputError(f"algorithm.{label(key)}: {self.name} has no such setting; accepted: {accepted}")
         return _make(self.client, settings), _make(self.server, settings)
 
 

@@ -17,7 +17,7 @@ from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.partition import AnyPartition, Assignment, Partition
 from fedkeel.data.statistics import label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown
 from fedkeel.settings import Section, make
 
 Arrays = tuple[ArrayLike, ArrayLike]
@@ -37,8 +37,15 @@ class FederatedData:
     resize: int | None = None
 
     def __post_init__(self) -> None:
+        for field, value in (
+            ("classes", self.classes),
+            ("vocabulary", 1 if self.vocabulary is None else self.vocabulary),
+        ):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise InputError(f"data: {field} is {shown(value)}; accepted: a whole number of at least 1")
         _check(self.train, "training", self.classes)
         _check(self.test, "test", self.classes)
+        _check_assignment(self.assignment, len(self.train.y))
         train, test = ((tuple(e.x.shape[1:]), e.x.dtype) for e in (self.train, self.test))
         if train != test:
             raise InputError(
@@ -75,7 +82,7 @@ class FederatedData:
         """
         samples = examples(x, y)
         if not isinstance(clients, int | np.integer) or isinstance(clients, bool):
-            raise InputError(f"clients: {clients!r} is not accepted; accepted: a whole number")
+            raise InputError(f"clients: {shown(clients)} is not accepted; accepted: a whole number")
         if isinstance(test, int | float | np.floating):
             train, held_out = _hold_out(samples, float(test), seed)
         else:
@@ -226,6 +233,18 @@ def _check(examples: Examples, which: str, classes: int) -> None:
     low, high = int(examples.y.min()), int(examples.y.max())
     if low < 0 or high >= classes:
         raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
+
+
+def _check_assignment(assignment: Assignment, samples: int) -> None:
+    indices, offsets = assignment.indices, assignment.offsets
+    if offsets[0] != 0 or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
+        raise InputError("data: the offsets of its assignment do not go from 0 up to the number of its indices")
+    if len(indices) and (indices.min() < 0 or indices.max() >= samples):
+        raise InputError(
+            f"data: its assignment deals out samples {indices.min()} to {indices.max()}; accepted: 0 to {samples - 1}"
+        )
+    if not len(indices):
+        raise InputError("data: no client has any samples; accepted: one with samples at least")
 
 
 def _classes(*parts: Examples) -> int:

@@ -29,15 +29,16 @@ class EventQueue(Generic[E]):
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._heap: list[tuple[float, tuple[int, ...], int, E]] = []
-        self._scheduled = 0
+        self.heap: list[tuple[float, tuple[int, ...], int, E]] = []
+        self.scheduled = 0
+        """How often something was."""
 
     def schedule(self, time: float, rank: tuple[int, ...], what: E) -> None:
         """Let `what` happen at `time`, not before now."""
         if not time >= self.now:
             raise FedkeelError(f"an event at {time} s cannot be scheduled at {self.now} s")
-        heapq.heappush(self._heap, (time, rank, self._scheduled, what))
-        self._scheduled += 1
+        heapq.heappush(self.heap, (time, rank, self.scheduled, what))
+        self.scheduled += 1
 
     def __iter__(self) -> Iterator[Event[E]]:
         """Take events until none is left; handling one may schedule more."""
@@ -45,12 +46,12 @@ class EventQueue(Generic[E]):
 
     def until(self, time: float) -> Iterator[Event[E]]:
         """The same, as long as they do not come after `time`; if one would, it is that time at the end."""
-        while self._heap:
-            if self._heap[0][0] > time:
+        while self.heap:
+            if self.heap[0][0] > time:
                 self.now = time
                 return
-            self.now, _, _, what = heapq.heappop(self._heap)
+            self.now, _, _, what = heapq.heappop(self.heap)
             yield Event(self.now, what)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedkeel import streams, usercode
-from fedkeel.errors import InputError, unknown
+from fedkeel.errors import InputError, label, shown, unknown
+from fedkeel.files import open_file, reason
 from fedkeel.fleet.generators import Column
 from fedkeel.fleet.settings import Chance, Factor, Latency, Mbps, OnShare, Period, Seconds
 
 _FINITE = ConfigDict(allow_inf_nan=False)
+_AT_ONCE = 1000
 COLUMNS: dict[str, TypeAdapter[list[float]]] = {
     "seconds_per_sample": TypeAdapter(list[Seconds], config=_FINITE),
     "speed_factor": TypeAdapter(list[Factor], config=_FINITE),
@@ -59,41 +63,42 @@ def read_csv(path: str) -> Table:
     lines: list[int] = []
     rows: list[list[str]] = []
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with TextIOWrapper(open_file(Path(path)), encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, skipinitialspace=True)
             header = [name.strip() for name in next(reader, [])]
             for row in filter(None, reader):
                 if len(row) != len(header):
                     raise InputError(
-                        f"fleet.profile: {path}, line {reader.line_num}: {len(row)} values are not accepted; accepted: "
-                        f"{len(header)}, as many as the header has"
+                        f"fleet.profile: {label(path)}, line {reader.line_num}: {len(row)} values are not accepted; "
+                        f"accepted: {len(header)}, as many as the header has"
                     )
                 lines.append(reader.line_num)
                 rows.append(row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise _unreadable(path, error, "a CSV file with a header") from None
-    for name in header:
-        if header.count(name) > 1:
-            raise InputError(f"fleet.profile: {path}, column {name}: stands twice; accepted: once")
+    _check_once(path, header)
     columns = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
-    return Table(path, columns, len(rows), lambda row: f"line {lines[row]}")
+    return Table(label(path), columns, len(rows), lambda row: f"line {lines[row]}")
 
 
 def read_parquet(path: str) -> Table:
     """The same in a Parquet file, through pyarrow."""
     try:
-        from pyarrow import ArrowException, parquet
+        from pyarrow import parquet
     except ImportError:
         raise InputError(
-            f"fleet.profile: {path} is not accepted without pyarrow; accepted: pip install 'fedkeel[fleet]', or a file "
-            "that ends in .csv"
+            f"fleet.profile: {label(path)} is not accepted without pyarrow; accepted: pip install 'fedkeel[fleet]', or "
+            "a file that ends in .csv"
         ) from None
     try:
-        table = parquet.ParquetFile(path).read()
-    except (OSError, ArrowException) as error:
+        with open_file(Path(path)) as file:
+            table = parquet.ParquetFile(file).read()
+        values = [column.to_pylist() for column in table.columns]
+    except Exception as error:  # a damaged file can fail in any way
         raise _unreadable(path, error, "a Parquet file") from None
-    columns = {name: column.to_pylist() for name, column in zip(table.column_names, table.columns, strict=True)}
-    return Table(path, columns, table.num_rows, lambda row: f"row {row + 1}")
+    _check_once(path, table.column_names)
+    columns = dict(zip(table.column_names, values, strict=True))
+    return Table(label(path), columns, table.num_rows, lambda row: f"row {row + 1}")
 
 
 def call_function(name: str, clients: int, seed: int) -> Table:
@@ -104,8 +109,14 @@ def call_function(name: str, clients: int, seed: int) -> Table:
             f"fleet.profile: {name} returned {type(told).__name__}; accepted: a mapping from names of columns to "
             f"{clients} numbers each"
         )
-    columns = {str(column): _listed(name, str(column), values, clients) for column, values in told.items()}
+    columns = {label(column): _listed(name, label(column), values, clients) for column, values in told.items()}
     return Table(name, columns, clients, lambda row: f"device {row}")
+
+
+def _check_once(path: str, names: Sequence[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise InputError(f"fleet.profile: {label(path)}, column {label(name)}: stands twice; accepted: once")
 
 
 def _listed(name: str, column: str, values: Any, clients: int) -> Sequence[Any]:
@@ -120,8 +131,7 @@ def _listed(name: str, column: str, values: Any, clients: int) -> Sequence[Any]:
 
 
 def _unreadable(path: str, error: Exception, accepted: str) -> InputError:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-    return InputError(f"fleet.profile: {path} cannot be read ({reason}); accepted: {accepted}")
+    return InputError(f"fleet.profile: {label(path)} cannot be read ({reason(error)}); accepted: {accepted}")
 
 
 def _checked(table: Table) -> dict[str, Column]:
@@ -145,14 +155,20 @@ def _checked(table: Table) -> dict[str, Column]:
 
 
 def _numbers(table: Table, name: str, values: list[Any]) -> Column:
+    parts = [_some_numbers(table, name, values, first) for first in range(0, len(values), _AT_ONCE)]
+    return np.concatenate(parts)
+
+
+def _some_numbers(table: Table, name: str, values: list[Any], start: int) -> Column:
+    """Those from row `start` on: all the errors of a long column would be too many."""
     try:
-        return np.array(COLUMNS[name].validate_python(values), dtype=np.float64)
+        return np.array(COLUMNS[name].validate_python(values[start : start + _AT_ONCE]), dtype=np.float64)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        row = int(first["loc"][0])
+        row = start + int(first["loc"][0])
         accepted = first["msg"].removeprefix("Input should be ").partition(", unable")[0]
         raise InputError(
-            f"fleet.profile: {table.source}, {table.place(row)}, column {name}: {values[row]!r} is not accepted; "
+            f"fleet.profile: {table.source}, {table.place(row)}, column {name}: {shown(values[row])} is not accepted; "
             f"accepted: {accepted}"
         ) from None
 

@@ -91,6 +91,10 @@ class Trained:
         """[m], whether weights and loss are finite."""
         return self.columns["finite"]
 
+    def pick(self, rows: Sequence[int]) -> Trained:
+        """Some of them; sums over all of them are left behind."""
+        return Trained({name: tensor[rows] for name, tensor in self.columns.items() if not name.startswith(SUM)})
+
     @cached_property
     def messages(self) -> Message:
         """What goes up beside the weights."""
@@ -121,15 +125,12 @@ def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
     return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
 
 
-def refuse_divergence(orders: Sequence[Order], trained: Trained) -> None:
-    """The first client whose training came to nothing, as an error."""
-    for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
-        order = orders[row]
-        raise DivergenceError(
-            f"training diverged in round {order.round} on client {order.client}: its loss is "
-            f"{float(trained.loss[row])} at learning rate {float(trained.lr[row, 0]):g}; "
-            "try a smaller local.lr, or local.clip_norm"
-        )
+def divergence(order: Order, trained: Trained, row: int) -> DivergenceError:
+    """The error for a client whose training came to nothing."""
+    return DivergenceError(
+        f"training diverged in round {order.round} on client {order.client}: its loss is {float(trained.loss[row])} at "
+        f"learning rate {float(trained.lr[row, 0]):g}; try a smaller local.lr, or local.clip_norm"
+    )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ _ASIDE: dict[str, Any] = {
     "target_accuracy": True,
     "stop_at_target": True,
     "fleet": True,
+    "faults": True,
+    "gate": True,
+    "checkpoint": True,
     "local": {"lr", "lr_decay"},
 }
 

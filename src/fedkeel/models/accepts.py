@@ -33,7 +33,7 @@ TOKENS = Accepts(
     lambda inputs: inputs.vocabulary is not None and len(inputs.shape) == 1,
 )
 
-_COUNT = Accepts("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+_COUNT = Accepts("a whole number from 1 to 1,000,000", lambda value: type(value) is int and 1 <= value <= 1_000_000)
 
 OPTIONS = {
     "norm": Accepts(", ".join(NORMS), lambda value: value in NORMS),

@@ -1,24 +1,31 @@
-"""The folder of one run: experiment.yaml, four .jsonl files of rows, summary.json, model.safetensors."""
+"""The folder of one run: experiment.yaml, files of rows, checkpoints, summary.json, model.safetensors."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedkeel.errors import InputError
+from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import Experiment
-from fedkeel.runtime.progress import RoundEnd
+from fedkeel.record.checkpoints import Checkpoints, Loaded
+from fedkeel.record.lock import BusyError, lock
+from fedkeel.record.rows import START, Rows, line, lines
+from fedkeel.runtime import CLASSES
+from fedkeel.runtime.progress import Evaluation, RoundEnd
 
-_encode = json.JSONEncoder(allow_nan=False).encode
+EXPERIMENT, SUMMARY = "experiment.yaml", "summary.json"
+ROWS = ("history", "clients", "rounds", "unfinished", "refused")
+_PARTIAL = ".partial"
 
 
 class TakenError(InputError):
@@ -26,116 +33,203 @@ class TakenError(InputError):
 
 
 class RunFolder(AbstractContextManager["RunFolder"]):
-    """Rows are written as they come; what is written whole is renamed into place."""
+    """Rows are written as they come; what is written whole is renamed into place.
 
-    def __init__(self, path: str | Path, experiment: Experiment) -> None:
-        self.path = Path(path)
-        check_free(self.path)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._history: TextIO = (self.path / "history.jsonl").open("x", encoding="utf-8")  # only one can
-            self._clients: TextIO = (self.path / "clients.jsonl").open("w", encoding="utf-8")
-            self._rounds: TextIO = (self.path / "rounds.jsonl").open("w", encoding="utf-8")
-            self._unfinished: TextIO = (self.path / "unfinished.jsonl").open("w", encoding="utf-8")
-            self._write("experiment.yaml", experiment.to_yaml())
-        except FileExistsError:
-            raise _taken(self.path) from None
-        except OSError as error:
-            raise InputError(f"out: {self.path} cannot be written ({error.strerror})") from None
+    Whoever has it open has it alone.
+    """
+
+    def __init__(self, path: Path, identity: str, wait: bool) -> None:
+        """Open what is there; `identity` says which run it is."""
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoint", identity, CLASSES)
+        self._rows = {name: Rows(path / f"{name}.jsonl") for name in ROWS[:1]}
+        lock(self._rows["history"].fileno(), wait)
+        self._rows |= {name: Rows(path / f"{name}.jsonl") for name in ROWS[1:]}
 
     @classmethod
-    def below(cls, parent: Path, name: str, experiment: Experiment) -> RunFolder:
+    def create(cls, path: str | Path, experiment: Experiment, identity: str = "") -> RunFolder:
+        """A new one."""
+        path = Path(path)
+        check_free(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder = cls(path, identity, wait=False)
+            if begun(path):
+                folder.close()
+                raise _taken(path)
+            folder._rewind(None)
+            folder._write(EXPERIMENT, experiment.to_yaml())
+        except BusyError:
+            raise _taken(path) from None
+        except OSError as error:
+            raise InputError(f"out: {path} cannot be written ({error.strerror})") from None
+        return folder
+
+    @classmethod
+    def below(cls, parent: Path, name: str, experiment: Experiment, identity: str = "") -> RunFolder:
         """A new folder `parent/name`, with a number behind it where that is taken, even a moment ago."""
         path, number = parent / name, 1
         while True:
             with suppress(TakenError):
                 if not path.exists():
-                    return cls(path, experiment)
+                    return cls.create(path, experiment, identity)
             number += 1
             path = parent / f"{name}-{number}"
 
+    @classmethod
+    def reopen(cls, path: Path, identity: str) -> tuple[RunFolder, Loaded | None]:
+        """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one)."""
+        try:
+            folder = cls(path, identity, wait=True)
+            found = folder.checkpoints.load(folder._objection)
+            folder._rewind(found)
+            folder.checkpoints.clean()
+            for left in path.glob(f"*{_PARTIAL}"):
+                left.unlink()
+        except BusyError:
+            raise InputError(f"resume: {path} is in use; accepted: a run that no other process works on") from None
+        except OSError as error:
+            raise FedkeelError(f"resume: {path} cannot be written ({error.strerror})") from None
+        return folder, found
+
+    def _objection(self, state: Mapping[str, Any]) -> str | None:
+        """Why the rows that go with a checkpoint are not there, if there is a reason."""
+        return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
+
+    def _rewind(self, found: Loaded | None) -> None:
+        for name, rows in self._rows.items():
+            rows.rewind(found.state["rows"][name] if found else START)
+
+    def history(self) -> list[Evaluation]:
+        """What has been written of it."""
+        text = (self.path / "history.jsonl").read_text(encoding="utf-8")
+        return [Evaluation(**{"train_loss": None, **json.loads(row)}) for row in text.splitlines()]
+
     def add(self, end: RoundEnd) -> None:
         """Write down one round."""
-        self._clients.writelines(_lines(end.arrivals.columns))
-        self._clients.flush()
-        self.add_unfinished(end.unfinished)
-        self._rounds.write(_line({"round": end.round, "train_loss": end.train_loss, **end.report}))
-        self._rounds.flush()
-        if end.evaluation is not None:
-            self._history.write(
-                _line({name: value for name, value in vars(end.evaluation).items() if value is not None})
-            )
-            self._history.flush()
+        counts = {"arrived": len(end.arrivals), "lost": len(end.unfinished), "refused": len(end.refused)}
+        with self._explained():
+            self._rows["clients"].add(lines(end.arrivals.columns))
+            self._rows["unfinished"].add(map(line, end.unfinished))
+            self._rows["refused"].add(line({"round": end.round, **row}) for row in end.refused)
+            self._rows["rounds"].add([line({"round": end.round, "train_loss": end.train_loss, **counts, **end.report})])
+            if end.evaluation is not None:
+                told = {name: value for name, value in vars(end.evaluation).items() if value is not None}
+                self._rows["history"].add([line(told)])
 
     def add_unfinished(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Write down jobs that did not arrive."""
-        self._unfinished.writelines(map(_line, jobs))
-        self._unfinished.flush()
+        with self._explained():
+            self._rows["unfinished"].add(map(line, jobs))
+
+    def checkpoint(self, round: int, state: Mapping[str, Any]) -> Path:
+        """Write down the state after a round; the rows up to then are safe first."""
+        with self._explained():
+            for rows in self._rows.values():
+                rows.sync()
+            positions = {name: rows.position for name, rows in self._rows.items()}
+            return self.checkpoints.save(round, {**state, "rows": positions})
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""
-        partial = self.path / f"{name}.safetensors.partial"
-        save_file({key: tensor.clone().contiguous() for key, tensor in tensors.items()}, partial)  # tied weights too
-        os.replace(partial, self.path / f"{name}.safetensors")
+        owned = {key: tensor.clone().contiguous() for key, tensor in tensors.items()}  # tied weights too
+        with self._whole(f"{name}.safetensors") as partial:
+            save_file(owned, partial)
 
     def add_client_accuracies(self, columns: Mapping[str, NDArray[np.float64]]) -> None:
         """Write `client_accuracy.jsonl`, one row a client; null where one could not be tested."""
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         known = ([None if value != value else value for value in row] for row in rows)
-        lines = (_line({"client": client, **dict(zip(columns, row, strict=True))}) for client, row in enumerate(known))
-        self._write("client_accuracy.jsonl", "".join(lines))
+        told = (line({"client": client, **dict(zip(columns, row, strict=True))}) for client, row in enumerate(known))
+        self._write("client_accuracy.jsonl", "".join(told))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, last of all: a folder that has one is complete."""
-        self._write("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        self._write(SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        """Let go of it."""
+        for rows in self._rows.values():
+            rows.close()
 
     def __exit__(self, *_: object) -> None:
-        self._history.close()
-        self._clients.close()
-        self._rounds.close()
-        self._unfinished.close()
+        self.close()
 
     def _write(self, name: str, text: str) -> None:
-        partial = self.path / f"{name}.partial"
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, self.path / name)
+        with self._whole(name) as partial:
+            partial.write_text(text, encoding="utf-8")
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[Path]:
+        """A temporary name for a file, which gets its own when it is complete and on the disk."""
+        partial = self.path / f"{name}{_PARTIAL}"
+        with self._explained():
+            try:
+                yield partial
+                with partial.open("rb+") as file:
+                    os.fsync(file.fileno())
+                os.replace(partial, self.path / name)
+            except BaseException:
+                with suppress(OSError):
+                    partial.unlink(missing_ok=True)
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A full disk and the like, with what is safe."""
+        try:
+            yield
+        except OSError as error:
+            raise FedkeelError(f"{self.path} cannot be written ({error.strerror or error}); {self.standing}") from error
+
+    @property
+    def standing(self) -> str:
+        """What is safe, and how to go on."""
+        last = self.checkpoints.newest
+        safe = f"the last checkpoint is {last}" if last else "there is no checkpoint yet"
+        return f"{safe}; fedkeel run --resume {self.path} goes on from there"
+
+
+def begun(path: Path) -> bool:
+    """Whether a run was begun there."""
+    return (path / EXPERIMENT).is_file()
+
+
+def complete(path: Path) -> bool:
+    """Whether a run was finished there."""
+    return (path / SUMMARY).is_file()
 
 
 def check_free(path: Path) -> None:
-    """Refuse a folder that already holds something, so that no finished run is overwritten."""
+    """Refuse a folder that holds something, so that no finished run is overwritten; or one that cannot be written."""
     try:
         if path.exists() and not path.is_dir():
             raise InputError(f"out: {path} is a file; accepted: a new or empty folder")
-        if path.is_dir() and any(path.iterdir()):
+        if path.is_dir() and any(not _is_left_over(inside) for inside in path.iterdir()):
             raise _taken(path)
+        check_room(path, 0)
     except OSError as error:
         raise InputError(f"out: {path} cannot be a folder ({error.strerror})") from None
 
 
+def check_room(path: Path, room: int) -> None:
+    """Refuse a folder that cannot be written, or where there is no room for so many bytes."""
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"out: {path} cannot be written (permission denied); accepted: a folder that can")
+    free = shutil.disk_usage(there).free
+    if free < room:
+        raise InputError(
+            f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {room / 1e6:.3g} MB for its model and "
+            "checkpoints; accepted: a folder on a disk with more room"
+        )
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether this is of a run that was killed before it began."""
+    name, kind = path.name, path.suffix
+    return kind == _PARTIAL or (name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size)
+
+
 def _taken(path: Path) -> TakenError:
     return TakenError(f"out: {path} is not empty; accepted: a new or empty folder")
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return _encode(row) + "\n"
-
-
-def _lines(columns: Mapping[str, Sequence[Any]]) -> Iterable[str]:
-    """The same for many rows, column by column, and what is the same in all of them once: ten times as fast."""
-    count = len(columns["client"])
-    if not count:
-        return []
-    fields, different = [], []
-    for name, column in columns.items():
-        same = column.count(column[0]) == count
-        fields.append(f"{_encode(name)}: {_encode(column[0]).replace('%', '%%') if same else '%s'}")
-        if not same:
-            different.append(_texts(column))
-    template = "{" + ", ".join(fields) + "}\n"
-    return map(template.__mod__, zip(*different, strict=True)) if different else [template % ()] * count
-
-
-def _texts(column: Sequence[Any]) -> list[str]:
-    if any(isinstance(value, list | dict) for value in column):
-        return [_encode(value) for value in column]
-    return _encode(column)[1:-1].split(", ")

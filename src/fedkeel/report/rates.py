@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from fedkeel.errors import InputError
 from fedkeel.report.curves import FORMATS
 from fedkeel.report.runs import RunRecord
 from fedkeel.report.save import check_suffix, save
@@ -49,12 +50,15 @@ def learning_rates(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
 def by_epoch(run: RunRecord) -> tuple[list[int], NDArray[np.float64]]:
     """(Rounds, rates [rounds, epochs, 3]): the least, the mean and the most; NaN where nobody did an epoch."""
     told: dict[int, list[list[float]]] = {}
-    for row in run.arrivals():
-        told.setdefault(row["round"], []).append(row["learning_rates"])
-    epochs = max(len(rates) for rows in told.values() for rates in rows)
-    used = np.full((len(told), epochs, 3), np.nan)
-    for place, rows in enumerate(told.values()):
-        for epoch in range(max(map(len, rows))):
-            rates = [each[epoch] for each in rows if len(each) > epoch]
-            used[place, epoch] = min(rates), np.mean(rates), max(rates)
+    with run.told_if_damaged("clients.jsonl"):
+        for row in run.arrivals():
+            told.setdefault(row["round"], []).append([float(rate) for rate in row["learning_rates"]])
+        if not told:
+            raise InputError(f"run folder {run.path}: no update has arrived yet; accepted: a run with at least one")
+        epochs = max(len(rates) for rows in told.values() for rates in rows)
+        used = np.full((len(told), epochs, 3), np.nan)
+        for place, rows in enumerate(told.values()):
+            for epoch in range(max(map(len, rows))):
+                rates = [each[epoch] for each in rows if len(each) > epoch]
+                used[place, epoch] = min(rates), np.mean(rates), max(rates)
     return list(told), used

@@ -10,9 +10,14 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fedkeel import yamltext
+from fedkeel.errors import InputError, label, shown
+from fedkeel.files import open_file, reason
 
-from fedkeel.errors import InputError
+COUNTS = ("client", "round", "staleness", "version")
+SECONDS = ("dispatched", "began", "asked", "merged", "finished", "arrived", "ended")
+LARGEST = {**dict.fromkeys(COUNTS, 1e15), **dict.fromkeys((*SECONDS, "weight"), 1e30)}
+"""Numbers of a job's row, and bounds that no run reaches and every figure can draw."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +30,19 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: str | Path) -> RunRecord:
-        """Read `experiment.yaml` and `history.jsonl`; a run that is still going on is fine."""
+        """Read `experiment.yaml` and `history.jsonl`; a run that is still going on, or was killed, is fine."""
         folder = Path(path)
         try:
-            experiment = yaml.safe_load((folder / "experiment.yaml").read_text(encoding="utf-8"))
-            lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-            history = [json.loads(line) for line in lines]
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            experiment = yamltext.read(folder / "experiment.yaml")
+        except InputError as error:
             raise InputError(
-                f"run folder {folder}: cannot be read ({error}); accepted: a folder made by fedkeel run"
+                f"run folder {label(str(folder))}: {error}; accepted: a folder made by fedkeel run"
             ) from None
-        if not isinstance(experiment, dict) or not all(isinstance(row, dict) for row in history):
-            raise InputError(f"run folder {folder}: damaged; accepted: a folder made by fedkeel run")
-        if not history:
-            raise InputError(f"run folder {folder}: no evaluation yet; accepted: a run with at least one")
-        return cls(folder, experiment, history)
+        record = cls(folder, experiment, [])
+        record.history.extend(record._rows("history.jsonl"))
+        if not record.history:
+            raise InputError(f"{record._named}: no evaluation yet; accepted: a run with at least one")
+        return record
 
     def arrivals(self) -> Iterator[dict[str, Any]]:
         """The rows of `clients.jsonl`, one by one."""
@@ -51,12 +54,20 @@ class RunRecord:
             yield from self._rows("unfinished.jsonl")
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Row by row; a last line that was cut short, as a kill leaves it, is none."""
         try:
-            with (self.path / name).open(encoding="utf-8") as file:
-                yield from map(json.loads, file)
-        except (OSError, ValueError) as error:
+            with open_file(self.path / name) as file:
+                for number, line in enumerate(file, 1):
+                    row = _parsed(line)
+                    if row is None and not line.endswith(b"\n"):
+                        return
+                    what = "it is no row" if row is None else _wrong(row)
+                    if row is None or what:
+                        raise self._damaged(name, f"line {number}: {what}")
+                    yield row
+        except OSError as error:
             raise InputError(
-                f"run folder {self.path}: {name} cannot be read ({error}); accepted: a folder made by fedkeel run"
+                f"{self._named}: {name} cannot be read ({reason(error)}); accepted: a folder made by fedkeel run"
             ) from None
 
     @contextmanager
@@ -64,18 +75,53 @@ class RunRecord:
         """Whatever a row of that file lacks while it is looked at is told as damage of the file."""
         try:
             yield
-        except (AttributeError, KeyError, TypeError) as error:
-            raise InputError(
-                f"run folder {self.path}: {name} is damaged ({type(error).__name__}: {error}); "
-                "accepted: a folder made by fedkeel run"
-            ) from None
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, IndexError, OverflowError, ValueError) as error:
+            raise self._damaged(name, f"{type(error).__name__}: {label(str(error))}") from None
 
     def column(self, name: str) -> list[float]:
         """One value of every row; NaN where there is none, as with the training loss when nobody answered."""
-        return [row.get(name, nan) for row in self.history]
+        values = [row.get(name) for row in self.history]
+        for number, value in enumerate(values, 1):
+            if value is not None and not _is_number(value, 1e30):
+                raise self._damaged("history.jsonl", f"line {number}, {name}: {shown(value)} is no number")
+        return [nan if value is None else float(value) for value in values]
 
     @property
     def label(self) -> str:
         """A few words for a legend."""
         e = self.experiment
-        return e["name"] or f"{e['algorithm']['name']}, {e['partition']['kind']}, seed {e['seed']}"
+        try:
+            words = e.get("name") or f"{e['algorithm']['name']}, {e['partition']['kind']}, seed {e['seed']}"
+        except (KeyError, TypeError) as error:
+            raise self._damaged("experiment.yaml", f"{type(error).__name__}: {label(str(error))}") from None
+        return label(words)
+
+    @property
+    def _named(self) -> str:
+        return f"run folder {label(str(self.path))}"
+
+    def _damaged(self, name: str, what: str) -> InputError:
+        return InputError(f"{self._named}: {name} is damaged ({what}); accepted: a folder made by fedkeel run")
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _wrong(row: dict[str, Any]) -> str | None:
+    """What is wrong with the numbers of a job's row, if something is."""
+    for name, largest in LARGEST.items():
+        value = row.get(name)
+        if value is not None and not (_is_number(value, largest) and (name not in COUNTS or isinstance(value, int))):
+            return f"{name}: {shown(value)} is no number of a run"
+    return None
+
+
+def _is_number(value: Any, largest: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest  # NaN is not

@@ -7,13 +7,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
+from fedkeel.files import reason
 
 
 def check_suffix(path: Path, accepted: Sequence[str]) -> None:
     """Refuse a file name whose format cannot be written."""
     if path.suffix not in accepted:
-        raise InputError(f"out: {path} is not accepted; accepted: a file name that ends in {', '.join(accepted)}")
+        raise InputError(
+            f"out: {label(str(path))} is not accepted; accepted: a file name that ends in {', '.join(accepted)}"
+        )
 
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
@@ -22,4 +25,6 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi)
     except OSError as error:
-        raise InputError(f"out: {path} cannot be written ({error.strerror})") from None
+        raise InputError(f"out: {label(str(path))} cannot be written ({reason(error)})") from None
+    except (ValueError, ArithmeticError, MemoryError) as error:  # of numbers that no axis can hold
+        raise InputError(f"out: {label(str(path))} cannot be drawn ({reason(error)})") from None

@@ -6,18 +6,22 @@ timeline never depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedkeel.algorithms.rules import Message
-from fedkeel.local.orders import Executor, Order, Trained, gather, refuse_divergence
+from fedkeel.local.orders import Executor, Order, Trained, gather
 from fedkeel.runtime.flights import Flight
+from fedkeel.runtime.stateful import Stateful
 
 AT_ONCE = 512
 """Jobs trained together beforehand: their results lie in memory side by side."""
 
 
-class Desk:
+class Desk(Stateful):
     """Jobs whose inputs are known, results nobody has asked for yet, and what clients keep between jobs."""
+
+    saved = ("kept", "_ready")
 
     def __init__(self, executor: Executor | None) -> None:
         self.executor = executor
@@ -49,14 +53,36 @@ class Desk:
             for order in train:
                 self._ready.pop(order.job, None)
         trained = gather([self._results.pop(order.job) for order in orders])
-        refuse_divergence(orders, trained)
         self._keep(orders, trained)
         return trained
 
+    def without(self, orders: Sequence[Order], trained: Trained, refused: Sequence[int]) -> tuple[list[int], Trained]:
+        """(The rows that are left, their results): sums over all clients are computed anew without the others."""
+        left = [row for row in range(len(orders)) if row not in set(refused)]
+        if trained.sums and left:
+            assert self.executor is not None
+            return left, self.executor.train([orders[row] for row in left])
+        return left, trained.pick(left)
+
+    def snapshot(self) -> dict[str, Any]:
+        """With the results: trained alone, a job would differ from itself in a stack by rounding."""
+        results = {job: trained.pick([row]).columns for job, (trained, row) in self._results.items()}
+        return {**super().snapshot(), "results": results}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be as that was."""
+        super().restore(state)
+        self._results = {job: (Trained(columns), 0) for job, columns in state["results"].items()}
+
     def _keep(self, orders: Sequence[Order], trained: Trained) -> None:
-        """Each client's state in memory of its own, so that it does not hold on to a whole round's."""
+        """Each client's state in memory of its own, so that it does not hold on to a whole round's.
+
+        A client whose training came to nothing has what it had before.
+        """
         kept = trained.kept
-        for row, order in enumerate(orders):
+        for row, (order, finite) in enumerate(zip(orders, trained.finite.tolist(), strict=True)):
+            if not finite:
+                continue
             if kept:
                 self.kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
             else:

@@ -13,25 +13,33 @@ from fedkeel import streams
 from fedkeel.algorithms.rules import ClientRule, Cohort, Message, Progress, nbytes
 from fedkeel.data.federated import FederatedData
 from fedkeel.experiment import Experiment
+from fedkeel.fleet.faults import HANG, LEAVE
 from fedkeel.local.orders import Order
 from fedkeel.runtime.desk import Desk
-from fedkeel.runtime.flights import Flight, Flights
+from fedkeel.runtime.flights import LEFT, TOO_LATE, Flight, Flights
 from fedkeel.runtime.server import Server
+from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
 
 
-class Dispatcher:
+class Dispatcher(Stateful):
     """Sends jobs out, wave after wave."""
+
+    saved = ("first", "jobs", "_message_bytes", "_before")
 
     def __init__(
         self, experiment: Experiment, data: FederatedData, server: Server, flights: Flights, desk: Desk, first: Message
     ) -> None:
-        """`first` is what a client keeps before its first job."""
         self._experiment, self._data, self._server, self._desk = experiment, data, server, desk
         self._flights = flights
-        self._first = first
-        self._jobs = 0
+        self.first = first
+        """What a client keeps before its first job."""
+        self._faults = experiment.faults
+        self.jobs = 0
+        """So far."""
         self._message_bytes: int | None = None
+        self._before: dict[int, int] = {}
+        """Each client's last job, where devices may send that again."""
 
     def __call__(
         self,
@@ -61,33 +69,54 @@ class Dispatcher:
             delay = float((surveys.count * fleet.train_seconds(clients, surveys.work(sizes, local)) + answers).max())
         began = now + (fleet.download_seconds(clients, down) + delay)
         seconds = fleet.train_seconds(clients, sizes * epochs)  # who runs out of time has used it
-        up = fleet.upload_seconds(clients, 0 if trial else self._upload_bytes(orders))
+        sent = np.broadcast_to(0 if trial else self._upload_bytes(orders), len(orders))
+        up = fleet.upload_seconds(clients, sent)
+        faults, shares = (
+            self._faults.draw(clients, seed, wave) if any(self._faults.chances) else ([""] * len(orders), 0.0)
+        )
+        pause = self._faults.hang_seconds * np.array([fault == HANG for fault in faults])
+        leaves = np.where([fault == LEAVE for fault in faults], began + seconds * shares, np.nan)
         ends = {
+            LEFT: leaves,
             "dropped out": began + seconds * fleet.fails_at(clients, seed, wave),
             "went offline": fleet.off_at(clients, now),
-            "too late": np.full(len(clients), now + (self._experiment.schedule.deadline_seconds or np.inf)),
+            TOO_LATE: np.full(len(clients), now + (self._experiment.schedule.deadline_seconds or np.inf)),
         }
         fails = np.fmin.reduce([*ends.values()])
         why = np.select([times == fails for times in ends.values()], [*ends], "")
-        columns = (down, surveys.bytes_up, began, seconds / epochs, began + seconds, up, fails, why)
         counts = [1] * len(orders) if draws is None else draws.tolist()
-        told = zip(orders, *(column.tolist() for column in columns), counts, strict=True)
+        columns = {
+            "bytes_down": down,
+            "bytes_up": surveys.bytes_up,
+            "began": began,
+            "epoch_seconds": seconds / epochs,
+            "finished": began + seconds + pause,
+            "upload_seconds": up,
+            "fails": fails,
+            "why": why,
+            "pause": pause,
+            "upload_bytes": sent,
+        }
+        told = zip(orders, counts, faults, *(column.tolist() for column in columns.values()), strict=True)
         return [
             Flight(
                 order=order,
-                bytes_down=bytes_down,
-                bytes_up=bytes_up,
                 dispatched=now,
-                began=start,
-                epoch_seconds=epoch,
-                finished=finish,
-                upload_seconds=upload,
-                fails=fail,
-                why=reason,
                 draws=count,
+                fault=fault,
+                before=self._last(order),
+                **dict(zip(columns, row, strict=True)),
             )
-            for order, bytes_down, bytes_up, start, epoch, finish, upload, fail, reason, count in told
+            for order, count, fault, *row in told
         ]
+
+    def _last(self, order: Order) -> int:
+        """The client's job before this one, where devices may send that again."""
+        if not self._faults.old_job:
+            return 0
+        before = self._before.get(order.client, 0)
+        self._before[order.client] = order.job
+        return before
 
     def _orders(self, clients: NDArray[np.int64], lr: Tensor, round: int, wave: int) -> list[Order]:
         seed, server, asked = self._experiment.seed, self._server, len(lr)
@@ -96,12 +125,12 @@ class Dispatcher:
         slots = self._asks(clients, wave)
         orders = []
         for row, (client, epochs) in enumerate(zip(clients.tolist(), done, strict=True)):
-            received, kept = server.rule.send(server.state, client), self._desk.kept.get(client, self._first)
+            received, kept = server.rule.send(server.state, client), self._desk.kept.get(client, self.first)
             slot = server.client_rule.asks_after(kept, received, asked, slots[row]) if slots else 0
-            self._jobs += 1
+            self.jobs += 1
             orders.append(
                 Order(
-                    job=self._jobs,
+                    job=self.jobs,
                     client=client,
                     round=round,
                     epochs=epochs,
@@ -131,7 +160,7 @@ class Dispatcher:
         that says otherwise.
         """
         rule, executor = self._server.client_rule, self._desk.executor
-        if np.isinf(self._flights.fleet.uplink).all():
+        if np.isinf(self._flights.fleet.uplink).all() and not any(self._faults.chances):
             return 0
         assert executor is not None
         if rule.ragged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from fedkeel.fleet.clock import EventQueue
 from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Order
+from fedkeel.runtime.stateful import Stateful
+
+LEFT, TOO_LATE, NOT_NEEDED = "left for good", "too late", "not needed"
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +38,14 @@ class Flight:
     """Of that."""
     draws: int = 1
     """How often the client was drawn."""
+    fault: str = ""
+    """What goes wrong on purpose (`FaultSettings`)."""
+    pause: float = 0.0
+    """Of `finished`: seconds that it hangs before its upload, and hears nothing."""
+    upload_bytes: int = 0
+    """As far as they are known before."""
+    before: int = 0
+    """The device's job before this one, where that matters."""
     asked: float | None = None
     """When it asked for a fresh model and got one."""
     merged: float | None = None
@@ -87,14 +98,26 @@ class End(Planned):
     """A job arrives, or its device is lost."""
 
 
-What = Begin | Request | End
+@dataclass(frozen=True)
+class Stray:
+    """An upload comes that belongs to no job in flight: once more, or late."""
+
+    client: int
+    job: int
+    version: int
+    bytes_up: int
+
+
+What = Begin | Request | End | Stray
 ARRIVES, ASKS, BEGINS = range(3)
 """What comes first at one instant: arrivals by client, so that whoever asks then gets the newest model; then requests;
 then dispatches, from the newest model too."""
 
 
-class Flights:
+class Flights(Stateful):
     """Everything in flight, and the clock it flies by."""
+
+    saved = ("by_client", "versions", "held", "adrift", "idle", "unfinished", "lost", "left")
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -104,7 +127,10 @@ class Flights:
         """Of clients at work: the versions they started from."""
         self.held: dict[int, int] = {}
         """How many jobs started from each version."""
+        self.adrift: dict[int, Flight] = {}
+        """Jobs that were given up, but whose devices do not know it and will upload them."""
         self.idle = np.ones(len(fleet), dtype=np.bool_)
+        """[N], who is neither at work nor gone."""
         self.unfinished: list[dict[str, Any]] = []
         """Rows of jobs that never arrived, since they were last taken."""
         self.lost = self.left = 0
@@ -165,7 +191,7 @@ class Flights:
         least = 1 if flight.merged is None else flight.order.slot + 1
         epochs = min(max(least, done), flight.order.epochs)
         finished = max(told, flight.began + waited + epochs * flight.epoch_seconds)
-        if finished >= flight.finished:
+        if flight.pause or finished >= flight.finished:
             return False
         slot = flight.order.slot if flight.order.slot < epochs else 0
         flight.order = replace(flight.order, epochs=epochs, lr=flight.order.lr[:epochs], slot=slot)
@@ -173,20 +199,44 @@ class Flights:
         self.plan(flight)
         return True
 
-    def land(self, flight: Flight) -> None:
-        """It is over: the device is free."""
+    def land(self, flight: Flight, free: bool = True) -> None:
+        """It is over: the device is free, unless it hangs or is gone."""
         client, version = flight.order.client, flight.order.version
         del self.by_client[client], self.versions[client]
         self.held[version] -= 1
         if not self.held[version]:
             del self.held[version]
-        self.idle[client] = True
+        self.idle[client] = free
 
     def lose(self, flight: Flight, why: str | None = None) -> None:
         """It is over without a result."""
-        self.land(flight)
+        why = why or flight.why
+        hangs = why in (TOO_LATE, NOT_NEEDED) and flight.pause > 0 and flight.finished - flight.pause <= self.now
+        self.land(flight, free=why != LEFT and not hangs)
+        if hangs:
+            self.adrift[flight.order.client] = flight
+            self.stray(flight, flight.arrives)
+        self.write_off(flight, why)
+
+    def write_off(self, flight: Flight, why: str) -> None:
+        """Its result does not count."""
         self.lost += 1
-        self._write_down(flight, why or flight.why)
+        self._write_down(flight, why)
+
+    def stray(self, flight: Flight, time: float) -> None:
+        """Its upload will come then, though nobody waits for it."""
+        order = flight.order
+        stray = Stray(order.client, order.job, order.version, flight.upload_bytes)
+        self.queue.schedule(time, (ARRIVES, order.client, order.job), stray)
+
+    def come_back(self, stray: Stray) -> Flight | None:
+        """The job whose device was adrift until now, if this is its upload: it is free again."""
+        flight = self.adrift.get(stray.client)
+        if flight is None or flight.order.job != stray.job:
+            return None
+        del self.adrift[stray.client]
+        self.idle[stray.client] = True
+        return flight
 
     def give_back(self, arrived: Sequence[Flight]) -> None:
         """They have arrived, but nobody will take them in any more."""
@@ -214,6 +264,17 @@ class Flights:
                 "bytes_up": flight.bytes_up,
             }
         )
+
+    def snapshot(self) -> dict[str, Any]:
+        """With the clock and everything that is planned."""
+        queue = {"now": self.queue.now, "heap": self.queue.heap, "scheduled": self.queue.scheduled}
+        return {**super().snapshot(), "queue": queue}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be as that was."""
+        super().restore(state)
+        for name, value in state["queue"].items():
+            setattr(self.queue, name, value)
 
     def take_unfinished(self) -> list[dict[str, Any]]:
         """The rows since last time."""

@@ -106,6 +106,8 @@ class RoundEnd:
     arrivals: Arrivals
     unfinished: list[dict[str, Any]]
     """Rows of `unfinished.jsonl`: jobs that will not arrive."""
+    refused: list[dict[str, Any]]
+    """Rows of `refused.jsonl`: uploads that the gate did not let in."""
     report: dict[str, Any]
     """What the server rule says of the round (`ServerRule.report`)."""
     evaluation: Evaluation | None

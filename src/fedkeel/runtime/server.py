@@ -14,12 +14,15 @@ from fedkeel.experiment import Experiment
 from fedkeel.local.orders import Trained
 from fedkeel.params import FlatModel, Part
 from fedkeel.runtime.flights import Flight
+from fedkeel.runtime.stateful import Stateful
 
 _WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
 
 
-class Server:
+class Server(Stateful):
     """Whatever it remembers is plain tensors and numbers."""
+
+    saved = ("state", "buffers", "version", "_waiting", "_weight")
 
     def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel) -> None:
         self.client_rule, self.rule = experiment.algorithm.rules()

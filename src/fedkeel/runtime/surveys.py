@@ -15,7 +15,7 @@ from fedkeel.algorithms.rules import Answers, Brief, ClientRule, Message, Plan, 
 from fedkeel.errors import FedkeelError
 from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import steps
-from fedkeel.local.orders import Executor, Order, Trained, refuse_divergence
+from fedkeel.local.orders import Executor, Order, Trained, divergence
 
 
 class Surveys:
@@ -44,7 +44,8 @@ class Surveys:
             for order, more in zip(self._orders, told, strict=True)
         ]
         trained = self._executor.train(orders, 1 if self._trial else self._rule.limit)
-        refuse_divergence(orders, trained)
+        for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
+            raise divergence(orders[row], trained, row)
         self.count += 1
         self.bytes_down += [nbytes(each) for each in told]
         self.bytes_up += uploaded(self._rule, trained).numpy()

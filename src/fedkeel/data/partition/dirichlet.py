@@ -13,6 +13,9 @@ from fedkeel.data.partition.base import Partition, check_room
 from fedkeel.data.partition.pool import Pool
 from fedkeel.errors import InputError
 
+MOST_CLIENTS = 1_000_000
+"""Where they may be empty: a row of shares is drawn for each."""
+
 
 class Dirichlet(Partition):
     """Label mixes from a Dirichlet distribution, per client (Hsu et al., 2019) or per class (NIID-Bench).
@@ -50,6 +53,11 @@ class Dirichlet(Partition):
     def _check_size(self, samples: int, clients: int) -> None:
         if self._fewest > 0:
             super()._check_size(samples, clients)
+        elif clients > MOST_CLIENTS:
+            raise InputError(
+                f"clients: {clients} is not accepted with {samples} samples, as nearly all would be empty; accepted: "
+                f"at most {MOST_CLIENTS}"
+            )
         check_room("partition.min_size", self.min_size, samples, clients)
 
     @property

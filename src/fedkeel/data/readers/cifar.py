@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedkeel.data.readers.content import Images, Labels, check_labels, read_content
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown, words
 
 IMAGE_SHAPE = (3, 32, 32)
 IMAGE_BYTES = 3 * 32 * 32
@@ -37,12 +38,19 @@ def read_pickle(path: Path, classes: int, label_key: str) -> tuple[Images, Label
     """
     batch = _unpickle(path)
     images = _entry(path, batch, "data", _Array).pixels
-    labels = np.asarray(_entry(path, batch, label_key, list))
+    labels = _labels(path, _entry(path, batch, label_key, list))
     if images.ndim != 2 or images.shape[1] != IMAGE_BYTES:
         raise InputError(f"{path}: expected data of shape [n, {IMAGE_BYTES}], found {list(images.shape)}")
     if labels.dtype.kind != "i" or labels.shape != images.shape[:1]:
         raise InputError(f"{path}: expected {len(images)} integers as {label_key}, found {labels.shape}")
     return images.reshape(-1, *IMAGE_SHAPE), check_labels(path, labels.astype(np.int64), classes)
+
+
+def _labels(path: Path, values: list[Any]) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: expected a list of labels ({words(error)})") from error
 
 
 class _Array:
@@ -95,7 +103,7 @@ def _unpickle(path: Path) -> dict[Any, Any]:
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can fail in any way
-        raise InputError(f"{path}: expected a pickled CIFAR batch ({error})") from error
+        raise InputError(f"{path}: expected a pickled CIFAR batch ({words(error)})") from error
     if not isinstance(batch, dict):
         raise InputError(f"{path}: expected a pickled dict, found {type(batch).__name__}")
     return batch
@@ -105,5 +113,5 @@ def _entry(path: Path, batch: dict[Any, Any], key: str, kind: type[Any]) -> Any:
     """An entry of a batch, whose keys are bytes if Python 2 wrote it (as it did the published ones)."""
     value = batch.get(key.encode(), batch.get(key))
     if not isinstance(value, kind):
-        raise InputError(f"{path}: expected an entry {key!r}, found {sorted(map(str, batch))}")
+        raise InputError(f"{path}: expected an entry {key!r}, found {shown(list(batch))}")
     return value

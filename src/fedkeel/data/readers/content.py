@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.errors import InputError
+from fedkeel.files import open_file, reason
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -18,7 +20,7 @@ Labels = NDArray[np.int64]
 def locate(folder: Path, name: str) -> Path | None:
     """The file or folder called `name`, or the file `name.gz`, whichever is there."""
     paths = (folder / name, folder / f"{name}.gz")
-    return next((path for path in paths if path.exists()), None)
+    return next((path for path in paths if os.path.exists(path)), None)  # what cannot be looked at is not there
 
 
 def require(folder: Path, name: str) -> Path:
@@ -32,9 +34,10 @@ def require(folder: Path, name: str) -> Path:
 def read_content(path: Path) -> bytes:
     """A file's bytes, unpacked if they are gzipped, which their first two bytes tell, not the name."""
     try:
-        data = path.read_bytes()
+        with open_file(path) as file:
+            data = file.read()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be read ({reason(error)})") from error
     if data[:2] != b"\x1f\x8b":
         return data
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkeel.data.readers.content import Labels, read_content
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, words
 
 Reviews = tuple[list[str], Labels]
 
@@ -56,8 +56,8 @@ def _parse(path: Path) -> tuple[list[str], list[int]]:
     try:
         rows = json.loads(text)
         texts, sentiments = [row["t"] for row in rows], [row["s"] for row in rows]
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: expected a JSON list of {{t: text, s: 0 or 1}} ({error})") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path}: expected a JSON list of {{t: text, s: 0 or 1}} ({words(error)})") from error
     if not all(isinstance(text, str) for text in texts):
         raise InputError(f"{path}: expected every t to be a text")
     return texts, sentiments

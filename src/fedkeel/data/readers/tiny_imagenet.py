@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedkeel.data.readers.content import Images, Labels
-from fedkeel.errors import InputError
+from fedkeel.data.readers.content import Images, Labels, read_content
+from fedkeel.errors import InputError, label, shown, words
 
 SIDE = 64
 
@@ -40,12 +40,13 @@ def read_validation(folder: Path, classes: int) -> tuple[Images, Labels]:
     labels = {name: label for label, name in enumerate(class_names(folder, classes))}
     annotations = folder / "val" / "val_annotations.txt"
     try:
-        rows = [line.split("\t") for line in annotations.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise InputError(f"{annotations}: cannot be read ({error.strerror})") from error
+        rows = [line.split("\t") for line in read_content(annotations).decode("utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{annotations}: expected UTF-8 text ({error})") from error
     for number, row in enumerate(rows, start=1):
         if len(row) < 2 or row[1] not in labels:
-            raise InputError(f"{annotations}: expected a file and a class of train/, found {row} in line {number}")
+            found = f"found {shown(row)} in line {number}"
+            raise InputError(f"{annotations}: expected a file and a class of train/, {found}")
     paths = [folder / "val" / "images" / row[0] for row in rows]
     return _read_images(paths), np.array([labels[row[1]] for row in rows], np.int64)
 
@@ -62,8 +63,8 @@ def _read_image(path: Path) -> Images:
     try:
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))
-    except OSError as error:
-        raise InputError(f"{path}: expected a JPEG image ({error})") from error
+    except Exception as error:  # a damaged image can fail in any way
+        raise InputError(f"{label(str(path))}: expected a JPEG image ({words(error)})") from error
     if pixels.shape != (SIDE, SIDE, 3):
         raise InputError(f"{path}: expected {SIDE} x {SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}")
     return pixels.transpose(2, 0, 1)

@@ -27,7 +27,11 @@ _STAMP = ".verified.json"
 
 def cache_folder() -> Path:
     """Where data sets are kept."""
-    return Path(os.environ.get("FEDKEEL_DATA") or "~/.cache/fedkeel").expanduser()
+    given = os.environ.get("FEDKEEL_DATA") or "~/.cache/fedkeel"
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:  # of a user who has no home
+        raise InputError(f"FEDKEEL_DATA: {given!r} is not accepted ({error}); accepted: a folder") from None
 
 
 def verify_if_changed(found: Found) -> None:

@@ -1,0 +1,329 @@
+"""A run's checkpoints: one folder each, written whole or not at all, and verified before they are used."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import fedkeel
+from fedkeel.errors import FedkeelError
+from fedkeel.record.codec import DecodeError, Tensors, decode, encode
+
+FORMAT = 1
+STATE, TENSORS = "state.json", "tensors.safetensors"
+
+_NEW, _OLD, _GONE = "new", "old", "gone"
+"""Hidden folders: one being written; a complete one that is being replaced; one that is being removed."""
+_NAME = re.compile(r"round-(0|[1-9][0-9]*)")
+_HIDDEN = re.compile(rf"\.(?P<name>{_NAME.pattern})\.(?P<stage>{_NEW}|{_OLD}|{_GONE})")
+_HEAD = b'{"sha256": "%s",\n'
+_HEAD_BYTES = len(_HEAD % (b"0" * 64))
+_FILE_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types that every version of safetensors knows; others are written as bytes, with an axis more."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that was read."""
+
+    number: int
+    state: Any
+    path: Path
+    passed_over: tuple[str, ...] = ()
+    """A sentence for each newer one that could not be used."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of it besides."""
+
+
+class _UnusableError(Exception):
+    """Why a checkpoint cannot be used."""
+
+
+class Checkpoints:
+    """The folder of a run's checkpoints, `round-<number>` each; the newest `keep` are kept.
+
+    Only one process may write into it. Whenever it is killed, the newest complete checkpoint can be loaded.
+    """
+
+    def __init__(self, folder: Path, identity: str, classes: Sequence[type], keep: int = 2) -> None:
+        self.folder = folder
+        self.identity = identity
+        self.keep = keep
+        self._classes = tuple(classes)
+        self._unusable: set[Path] = set()
+        """Passed over when the state was loaded: they go when there is a new one."""
+
+    def save(self, number: int, state: Any) -> Path:
+        """Write a checkpoint, then remove what is not needed any more."""
+        plain, tensors = encode(state, self._classes)
+        path = self.folder / f"round-{number}"
+        before = self._all()
+        try:
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True)
+                _sync_folder(self.folder.parent)
+            self.clean()
+            self._write(path, number, plain, tensors)
+        except OSError as error:
+            with suppress(OSError):
+                self.clean()
+            stands = [other.name for other in self._all() if other in before and other not in self._unusable]
+            raise FedkeelError(
+                f"checkpoint {path} could not be written ({error.strerror or error}); "
+                + (f"the last one is {stands[0]}" if stands else "there is none yet")
+            ) from error
+        self._unusable.discard(path)
+        with suppress(OSError):  # the new one is there; the next time tries again
+            self._prune(number)
+        return path
+
+    @property
+    def newest(self) -> Path | None:
+        """The last one that was written, if there is one."""
+        return next(iter(self._all()), None)
+
+    def load(self, objection: Callable[[Any], str | None] = lambda _: None) -> Loaded | None:
+        """The newest usable checkpoint; None where there is none at all.
+
+        `objection` says why a state cannot be used, if there is a reason.
+        """
+        passed_over: list[str] = []
+        self._unusable = set()
+        for path, number in self._candidates():
+            try:
+                state, notes = self._read(path, number)
+                if reason := objection(state):
+                    raise _UnusableError(reason)
+            except _UnusableError as error:
+                passed_over.append(f"checkpoint {path} cannot be used: {error}")
+                self._unusable.add(path)
+            else:
+                return Loaded(number, state, path, tuple(passed_over), notes)
+        if passed_over:
+            raise FedkeelError(f"there is no usable checkpoint: {'; '.join(passed_over)}")
+        return None
+
+    def clean(self) -> None:
+        """Remove what a kill left half-written or half-removed, and put back what it left half-replaced."""
+        for path in self._listed():
+            if hidden := _HIDDEN.fullmatch(path.name):
+                place = self.folder / hidden["name"]
+                if hidden["stage"] == _OLD and not place.exists():
+                    os.rename(path, place)
+                else:
+                    self._remove(path)
+
+    def _listed(self) -> list[Path]:
+        try:
+            return list(self.folder.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def _all(self) -> list[Path]:
+        """Those that have their names, newest first."""
+        with suppress(OSError):
+            found = {path: int(name[1]) for path in self._listed() if (name := _NAME.fullmatch(path.name))}
+            return sorted(found, key=found.__getitem__, reverse=True)
+        return []
+
+    def _candidates(self) -> list[tuple[Path, int]]:
+        """Newest first; one that was being replaced when the process was killed comes behind what replaced it."""
+        try:
+            listed = self._listed()
+        except OSError as error:
+            raise FedkeelError(f"checkpoints in {self.folder} cannot be read ({error.strerror})") from None
+        found = []
+        for path in listed:
+            if name := _NAME.fullmatch(path.name):
+                found.append((int(name[1]), 1, path))
+            elif (hidden := _HIDDEN.fullmatch(path.name)) and hidden["stage"] == _OLD:
+                found.append((int(hidden["name"].removeprefix("round-")), 0, path))
+        return [(path, number) for number, _, path in sorted(found, reverse=True)]
+
+    def _write(self, path: Path, number: int, plain: Any, tensors: Tensors) -> None:
+        new, old = self._hidden(path, _NEW), self._hidden(path, _OLD)
+        new.mkdir()
+        size, digest = write_tensors(new / TENSORS, tensors)
+        body = {
+            "format": FORMAT,
+            "number": number,
+            "identity": self.identity,
+            "fedkeel": fedkeel.__version__,
+            "torch": torch.__version__,
+            "tensors": {"bytes": size, "sha256": digest},
+            "state": plain,
+        }
+        text = json.dumps(body, ensure_ascii=False)[1:].encode("utf-8", "surrogatepass")
+        with _synced(new / STATE) as file:
+            file.write(_HEAD % sha256(text).hexdigest().encode())
+            file.write(text)
+        _sync_folder(new)
+        if os.path.lexists(path):
+            os.rename(path, old)
+        os.rename(new, path)
+        _sync_folder(self.folder)
+
+    def _prune(self, number: int) -> None:
+        """Remove what was found to be unusable, and all but the newest `keep` up to this one."""
+        self.clean()
+        good = [path for path in self._all() if path not in self._unusable]
+        past = [path for path in good if int(path.name.removeprefix("round-")) <= number]
+        for path in [*past[max(self.keep, 1) :], *self._unusable]:
+            if os.path.lexists(path):
+                self._remove(path)
+        self._unusable = set()
+
+    def _remove(self, path: Path) -> None:
+        """Under another name first: what is half-removed must not be taken for a damaged checkpoint."""
+        gone = path
+        if not path.name.endswith(f".{_GONE}"):
+            gone = self._hidden(path, _GONE)
+            if gone.exists():
+                _delete(gone)
+            os.rename(path, gone)
+        _delete(gone)
+
+    def _hidden(self, path: Path, stage: str) -> Path:
+        hidden = _HIDDEN.fullmatch(path.name)
+        return self.folder / f".{hidden['name'] if hidden else path.name}.{stage}"
+
+    def _read(self, path: Path, number: int) -> tuple[Any, tuple[str, ...]]:
+        try:
+            body = _read_state(path / STATE)
+            self._check(body, number)
+            _check_tensors(path / TENSORS, body["tensors"])
+            state = decode(body["state"], load_file(path / TENSORS), self._classes)
+        except _UnusableError:
+            raise
+        except FileNotFoundError as error:
+            raise _UnusableError(f"{Path(error.filename or TENSORS).name} is missing") from None
+        except OSError as error:
+            raise _UnusableError(f"it cannot be read ({error.strerror or error})") from None
+        except MemoryError:
+            raise
+        except DecodeError as error:
+            raise _UnusableError(str(error)) from None
+        except Exception as error:  # whatever else is wrong with it, an older one may do
+            raise _UnusableError(f"its contents make no sense ({type(error).__name__}: {error})") from error
+        here = {"fedkeel": fedkeel.__version__, "torch": str(torch.__version__)}
+        return state, tuple(
+            f"checkpoint {path} was written by {name} {body.get(name)}; this is {name} {version}"
+            for name, version in here.items()
+            if body.get(name) != version
+        )
+
+    def _check(self, body: dict[str, Any], number: int) -> None:
+        if body.get("format") != FORMAT:
+            raise _UnusableError(f"its format is {body.get('format')!r}; this version reads {FORMAT}")
+        if body.get("identity") != self.identity:
+            raise _UnusableError("it belongs to another run")
+        if body.get("number") != number:
+            raise _UnusableError(f"it is of round {body.get('number')!r}, not {number}")
+
+
+def write_tensors(path: Path, tensors: Tensors) -> tuple[int, str]:
+    """A safetensors file, one tensor after the other: its size and SHA-256.
+
+    The longest types come first, so that all data are aligned.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    ordered = sorted(tensors.items(), key=lambda item: -_file_type(item[1][0])[1])
+    end = 0
+    for name, rows in ordered:
+        dtype, size, shape = _file_type(rows[0])
+        start, end = end, end + size * len(rows) * prod(shape)
+        header[name] = {"dtype": dtype, "shape": [len(rows), *shape], "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = sha256()
+    with _synced(path) as file:
+        for part in _parts(text, ordered):
+            digest.update(part)
+            file.write(part)
+    return 8 + len(text) + end, digest.hexdigest()
+
+
+def _parts(header: bytes, ordered: Sequence[tuple[str, list[Tensor]]]) -> Iterator[Any]:
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for _, rows in ordered:
+        for row in rows if rows[0].numel() else ():  # what is empty may have strides that forbid to look at bytes
+            plain = row.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            yield plain.reshape(-1).view(torch.uint8).numpy()
+
+
+def _file_type(row: Tensor) -> tuple[str, int, tuple[int, ...]]:
+    """Of a row in the file: the name of the type, its bytes, the shape."""
+    if row.dtype in _FILE_DTYPES:
+        return _FILE_DTYPES[row.dtype], row.dtype.itemsize, tuple(row.shape)
+    return "U8", 1, (*row.shape, row.dtype.itemsize)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    raw = path.read_bytes()
+    head, text = raw[:_HEAD_BYTES], raw[_HEAD_BYTES:]
+    if head != _HEAD % sha256(text).hexdigest().encode():
+        raise _UnusableError(f"{STATE} is damaged ({'its checksum differs' if raw else 'it is empty'})")
+    body: dict[str, Any] = json.loads("{" + text.decode("utf-8", "surrogatepass"))
+    return body
+
+
+def _check_tensors(path: Path, told: dict[str, Any]) -> None:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != told["bytes"]:
+            raise _UnusableError(f"{TENSORS} is damaged (it has {size} bytes instead of {told['bytes']})")
+        if file_digest(file, "sha256").hexdigest() != told["sha256"]:
+            raise _UnusableError(f"{TENSORS} is damaged (its checksum differs)")
+
+
+@contextmanager
+def _synced(path: Path) -> Iterator[BinaryIO]:
+    """A new file, on the disk when it is closed."""
+    with path.open("xb", buffering=1 << 20) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every file system can do it
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

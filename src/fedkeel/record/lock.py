@@ -1,0 +1,34 @@
+"""One process at a time."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+with suppress(ImportError):
+    import fcntl
+
+_PATIENCE = 50
+_SECONDS = 0.1
+
+
+class BusyError(OSError):
+    """Another process has it."""
+
+
+def lock(file: int, wait: bool = False) -> None:
+    """Have an open file alone until it is closed or this process dies; where the system has no such locks, do nothing.
+
+    A killed run's worker processes hold its lock until they have died, too: with `wait`, they are given a few seconds.
+    """
+    if "fcntl" not in globals():
+        return
+    for attempt in range(_PATIENCE):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait or attempt == _PATIENCE - 1:
+                raise BusyError("another process has it") from None
+            time.sleep(_SECONDS)
+        else:
+            return

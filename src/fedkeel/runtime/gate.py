@@ -1,0 +1,97 @@
+"""The gate in front of every aggregation: which uploads are let in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkeel.local.orders import Order, Trained, divergence
+from fedkeel.params import Layout, Part
+from fedkeel.runtime.stateful import Stateful
+from fedkeel.safety import GateSettings
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why an upload is not let in: one of a few reasons, and what was wrong with this one."""
+
+    reason: str
+    detail: str
+
+
+class Gate(Stateful):
+    """Looks at what an upload claims to be, and at what is in it."""
+
+    saved = ("_taken",)
+
+    def __init__(self, settings: GateSettings, layout: Layout, uploads: Part, clients: int) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._part = None if uploads == "all" else layout.mask(uploads)
+        self._taken = np.zeros(clients, dtype=np.int64)
+        """[N], each client's last job that was let in; 0: none."""
+
+    def claim(self, client: int, job: int, version: int, expected: int | None, newest: int) -> Refusal | None:
+        """Whether an upload is what the server waits for.
+
+        It claims to be `client`'s job of that number, begun with that version of the model; the server waits for the
+        job `expected`, and its own model has the version `newest`.
+        """
+        if version > newest:
+            return Refusal("from the future", f"it claims version {version}, the newest is {newest}")
+        if job == expected:
+            self._taken[client] = job
+            return None
+        if job == self._taken[client]:
+            return Refusal("duplicate", f"job {job} was let in before")
+        waits = "none is expected" if expected is None else f"job {expected} is expected"
+        return Refusal("old job", f"job {job} was given up, {waits}")
+
+    def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
+        """For each upload, why its content is not acceptable, if there is a reason.
+
+        A client whose own training diverged stops the run, unless the settings say otherwise. Weights are known to be
+        finite where they were trained, so they are looked at again only if they were `altered` on the way.
+        """
+        count, size, start = len(orders), self._layout.size, orders[0].start
+        if trained.w.shape != (count, size):
+            return [Refusal("wrong shape", f"weights {[*trained.w.shape[1:]]}, accepted: [{size}]")] * count
+        if trained.w.dtype != start.dtype:
+            return [Refusal("wrong dtype", f"weights of {trained.w.dtype}, accepted: {start.dtype}")] * count
+        refusals: list[Refusal | None] = [None] * count
+        healthy = trained.finite & (trained.loss <= self._settings.max_loss)
+        for row in torch.nonzero(~healthy)[:, 0].tolist():
+            refusals[row] = self._diverged(orders[row], trained, row)
+        sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered else [])]
+        for each in sent:
+            if each.is_floating_point() and each.numel():
+                for row in torch.nonzero(~each.flatten(1).isfinite().all(1))[:, 0].tolist():
+                    refusals[row] = refusals[row] or Refusal("not finite", "it holds numbers that are infinite or none")
+        self._bound(orders, trained, refusals)
+        return refusals
+
+    def _diverged(self, order: Order, trained: Trained, row: int) -> Refusal:
+        if self._settings.diverged == "stop":
+            raise divergence(order, trained, row)
+        return Refusal("diverged", f"loss {float(trained.loss[row]):g} at learning rate {float(trained.lr[row, 0]):g}")
+
+    def _bound(self, orders: Sequence[Order], trained: Trained, refusals: list[Refusal | None]) -> None:
+        lowest, highest = self._settings.min_norm, self._settings.max_norm
+        if lowest is None and highest is None:
+            return
+        for row, order in enumerate(orders):
+            norm = float(self.norm(trained.w[row] - order.start))
+            if refusals[row] is None and highest is not None and norm > highest:
+                refusals[row] = Refusal("norm", f"{norm:g}, accepted: at most {highest:g}")
+            if refusals[row] is None and lowest is not None and norm < lowest:
+                refusals[row] = Refusal("norm", f"{norm:g}, accepted: at least {lowest:g}")
+
+    def norm(self, update: Tensor) -> Tensor:
+        """Of an update [D], where it travels."""
+        travels = update if self._part is None else update[self._part.to(update.device)]
+        norm: Tensor = torch.linalg.vector_norm(travels.double())
+        return norm

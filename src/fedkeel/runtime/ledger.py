@@ -1,0 +1,41 @@
+"""The counts of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedkeel.runtime.stateful import Stateful
+
+_ROUNDS = 1000
+
+
+@dataclass
+class Ledger(Stateful):
+    """What has happened so far, in numbers."""
+
+    saved = ("bytes_up", "bytes_down", "updates", "refused", "turned_away", "samples", "seconds", "round_seconds")
+
+    bytes_up: int = 0
+    """Of everything that devices sent, also in vain."""
+    bytes_down: int = 0
+    updates: int = 0
+    """Uploads that the gate let pass."""
+    refused: int = 0
+    """Of these, those that the server rule did not want."""
+    turned_away: dict[str, int] = field(default_factory=dict)
+    """Uploads that the gate refused, by reason."""
+    samples: int = 0
+    """Samples times epochs of training."""
+    seconds: float = 0.0
+    """Real ones, of all rounds without evaluation."""
+    round_seconds: list[float] = field(default_factory=list)
+    """Of each of the last thousand rounds."""
+
+    def turn_away(self, reason: str) -> None:
+        """The gate refuses an upload."""
+        self.turned_away[reason] = self.turned_away.get(reason, 0) + 1
+
+    def end_round(self, seconds: float) -> None:
+        """A round took so long."""
+        self.seconds += seconds
+        self.round_seconds = [*self.round_seconds[1 - _ROUNDS :], seconds]

@@ -1,0 +1,37 @@
+"""Ending a run in good order when somebody asks for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """A wish that a run may end after the round that is going on."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.heard = False
+        """Whether somebody will see to it: a run whose rounds have begun."""
+        self.code = 130
+        """The exit code that says why."""
+
+    @contextmanager
+    def on_signals(self, tell: Callable[[str], None]) -> Iterator[Stop]:
+        """Ctrl-C and SIGTERM are such a wish; the second time, or while no round is going on, they end it at once."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            self.code = 128 + number
+            if self.asked or not self.heard:
+                raise KeyboardInterrupt
+            self.asked = True
+            tell("stopping after this round, with a checkpoint; once more to stop at once")
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
