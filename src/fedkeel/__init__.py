@@ -4,15 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedkeel.api import Result, run
+    from fedkeel.api import Result, resume, run
     from fedkeel.data.federated import FederatedData
-    from fedkeel.errors import DivergenceError, FedkeelError, InputError
+    from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
     from fedkeel.experiment import Experiment
+    from fedkeel.stopping import Stop
 
-__all__ = ["DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "run"]
+__all__ = [
+    "DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "Stop", "StoppedError",
+    "resume", "run",
+]  # fmt: skip
 __version__ = "0.1.0"
 
-_HOMES = {"api": ("Result", "run"), "data.federated": ("FederatedData",), "experiment": ("Experiment",)}
+_HOMES = {
+    "api": ("Result", "resume", "run"),
+    "data.federated": ("FederatedData",),
+    "experiment": ("Experiment",),
+    "stopping": ("Stop",),
+}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 

@@ -172,7 +172,7 @@ def _execute(
         history += _follow(simulation, folder, progress, stop or Stop())
         in_flight = simulation.flights.close()
         if folder is not None:
-            folder.add_unfinished(in_flight)
+            folder.add_rest(simulation.round, in_flight, simulation.intake.refused)
         summary = summarise(simulation, history, choice)
         flat.load(simulation.server.evaluated, simulation.server.buffers)
         if folder is not None:  # before anything else can go wrong

@@ -281,6 +281,10 @@ def main() -> None:
         output.flush()
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # so do rich and Typer end where nobody reads their help
+            sys.exit(0)
+        raise
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except click.ClickException as error:

@@ -59,14 +59,14 @@ def spelled_out(key: str, value: Any) -> Any:
 
 def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
     """Set a dotted key: `model=x` replaces the section, `model.name=x` changes one setting of it."""
-    head, *rest = path
-    if not rest:
-        values[head] = value
-        return
-    section = spelled_out(head, values.get(head))
-    if section is None:
-        section = {}
-    if not isinstance(section, dict):
-        raise InputError(f"{label('.'.join(path))}: {label(head)} is {shown(section)}, which has no settings below it")
-    values[head] = {**section}
-    put(values[head], rest, value)
+    *sections, last = path
+    for depth, name in enumerate(sections):
+        section = spelled_out(name, values.get(name))
+        if not isinstance(section, dict | None):
+            where = label(".".join(path[: depth + 1]))
+            raise InputError(
+                f"{label('.'.join(path))}: {where} is {shown(section)}, which has no settings below it"
+            )
+        values[name] = {**(section or {})}
+        values = values[name]
+    values[last] = value

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from fedkeel.errors import InputError, label, shown
+from fedkeel.errors import InputError, label, shown, words
 from fedkeel.files import open_file, reason
 
 LONGEST = 100_000
@@ -62,6 +62,8 @@ class _Loader(yaml.SafeLoader):
             ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        if not isinstance(node, yaml.MappingNode):  # it only says that it is one, by its tag
+            raise yaml.MarkedYAMLError(problem="a section was expected here", problem_mark=node.start_mark)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != f"{_TAG}merge"]
         counts = Counter(key for key in keys if isinstance(key, Hashable))
         for key, times in counts.items():
@@ -174,6 +176,10 @@ def _load(text: str) -> Any:
     loader = _Loader(text)
     try:
         return loader.get_single_data()
+    except yaml.YAMLError:
+        raise
+    except Exception as error:  # PyYAML fails in many ways on odd tags
+        raise yaml.YAMLError(words(error)) from None
     finally:
         loader.dispose()
 

@@ -19,7 +19,7 @@ from fedkeel import Experiment, FederatedData, outcome
 from fedkeel.errors import FedkeelError
 from fedkeel.local.orders import Order, Score, Trained
 from fedkeel.params import FlatModel
-from fedkeel.runtime import RoundEnd, Simulation, simulation
+from fedkeel.runtime import RoundEnd, Simulation, turns
 from fedkeel.runtime.clients import finetuned
 from fedkeel.runtime.flights import Flight
 from fedkeel.runtime.progress import Arrival
@@ -482,7 +482,7 @@ def test_a_round_that_nobody_answers_changes_nothing_and_is_recorded(name: str) 
     ],
 )
 def test_a_server_that_starves_says_so(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "STARVED", 50)
+    monkeypatch.setattr(turns, "STARVED", 50)
     with pytest.raises(FedkeelError, match=r"starves.*fleet\.dropout.*schedule\.deadline_seconds"):
         watch(experiment(name, rounds=5000, evaluate_every=10_000, **settings))
 
@@ -554,7 +554,7 @@ def middle(clients: int, seed: int) -> dict[str, list[float]]:
 
 
 def test_devices_that_are_never_on_at_a_trigger_starve_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "STARVED", 50)
+    monkeypatch.setattr(turns, "STARVED", 50)
     with pytest.raises(FedkeelError, match="starves"):
         watch(experiment("fedasync", fleet={"profile": f"{__name__}:middle"}, limit_seconds=3000))
 
@@ -568,7 +568,7 @@ def test_the_server_waits_for_devices_that_have_data(name: str) -> None:
 
 
 def test_a_server_whose_first_jobs_take_long_does_not_starve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulation, "STARVED", 5)
+    monkeypatch.setattr(turns, "STARVED", 5)
     schedule = {"trigger_seconds": 0.1, "busy_share": 1.0}
     assert watch(experiment("fedasync", per_round=1, schedule=schedule)).arrivals
 

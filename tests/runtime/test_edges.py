@@ -29,7 +29,7 @@ from fedkeel.report.curves import learning_curves
 from fedkeel.report.runs import RunRecord
 from fedkeel.report.staleness import staleness_histograms, weight_histograms
 from fedkeel.report.timeline import timeline
-from fedkeel.runtime import RoundEnd, Simulation, simulation
+from fedkeel.runtime import RoundEnd, Simulation, turns
 from fedkeel.runtime.flights import Begin, Flight, Flights, Planned
 from fedkeel.runtime.progress import Arrival
 from fedkeel.runtime.server import Server
@@ -149,7 +149,7 @@ def empty_rounds(described: Experiment) -> tuple[list[bool], str]:
 
 def test_rounds_that_come_to_nothing_starve_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many in a row as are allowed, however many jobs these were."""
-    monkeypatch.setattr(simulation, "STARVED", 7)
+    monkeypatch.setattr(turns, "STARVED", 7)
     for name in ("fedavg", "fedssmu"):
         found, said = empty_rounds(experiment(name, rounds=30, schedule={"deadline_seconds": 0.01}))
         assert found == [True] * 7
@@ -160,9 +160,9 @@ def test_rounds_that_come_to_nothing_starve_the_server(monkeypatch: pytest.Monke
     longest = max(streaks)
     assert len(whole) == 60
     assert sum(streaks) > 10 > longest > 2
-    monkeypatch.setattr(simulation, "STARVED", longest)
+    monkeypatch.setattr(turns, "STARVED", longest)
     assert empty_rounds(described) == (whole, "")
-    monkeypatch.setattr(simulation, "STARVED", longest - 1)
+    monkeypatch.setattr(turns, "STARVED", longest - 1)
     cut, said = empty_rounds(described)
     assert said
     assert cut == whole[: len(cut)]
@@ -174,7 +174,7 @@ def test_rounds_that_come_to_nothing_starve_the_server(monkeypatch: pytest.Monke
 def test_lost_jobs_starve_a_server_without_rounds(
     name: str, allowed: int, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation, "STARVED", allowed)
+    monkeypatch.setattr(turns, "STARVED", allowed)
     running = begun(experiment(name, fleet={"dropout": 0.9999999}))
     with pytest.raises(FedkeelError, match=f"starves: {jobs} jobs in a row"):
         list(running.rounds())
@@ -190,7 +190,7 @@ def on(time: Any, phase: float, period: float, share: float) -> Any:
 
 def test_triggers_wait_for_devices_with_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every multiple, somebody who is on, idle and has data gets a job; nobody does at another time."""
-    monkeypatch.setattr(simulation, "STARVED", 100)
+    monkeypatch.setattr(turns, "STARVED", 100)
     every, period, share, limit = 20.0, 86400.0, 0.1, 3
     fleet = {"availability": share, "availability_period": period, "fastest_job_seconds": 6000}
     phases = Fleet.of(FleetSettings(**fleet), np.array(SIZES), 2, SEED).phase
@@ -214,7 +214,7 @@ def test_triggers_wait_for_devices_with_data(monkeypatch: pytest.MonkeyPatch) ->
     free[:, alone] = False
     due = times[free.any(axis=1) & (busy.sum(axis=1) < limit)]
     assert [each.time for each in seen.dispatched] == due.tolist()
-    assert np.diff(due).max() > 2 * simulation.STARVED * every
+    assert np.diff(due).max() > 2 * turns.STARVED * every
 
 
 def dawn(clients: int, seed: int) -> dict[str, list[float]]:  # noqa: ARG001

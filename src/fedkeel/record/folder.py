@@ -117,10 +117,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 told = {name: value for name, value in vars(end.evaluation).items() if value is not None}
                 self._rows["history"].add([line(told)])
 
-    def add_unfinished(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Write down jobs that did not arrive."""
+    def add_rest(
+        self, round: int, unfinished: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Write down what came after the last round: jobs that did not arrive, uploads that were not let in."""
         with self._explained():
-            self._rows["unfinished"].add(map(line, jobs))
+            self._rows["unfinished"].add(map(line, unfinished))
+            self._rows["refused"].add(line({"round": round, **row}) for row in refused)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> Path:
         """Write down the state after a round; the rows up to then are safe first."""
@@ -128,7 +131,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             for rows in self._rows.values():
                 rows.sync()
             positions = {name: rows.position for name, rows in self._rows.items()}
-            return self.checkpoints.save(round, {**state, "rows": positions})
+            try:
+                return self.checkpoints.save(round, {**state, "rows": positions})
+            except TypeError as error:
+                raise FedkeelError(
+                    f"the state cannot be written down: {error}; accepted in what a method remembers, sends or keeps: "
+                    "tensors, numbers, strings, lists and dictionaries of these"
+                ) from error
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""

@@ -20,19 +20,22 @@ from fedkeel.runtime.gate import Gate, Refusal
 from fedkeel.runtime.ledger import Ledger
 from fedkeel.runtime.records import Columns, columns, merging, patch
 from fedkeel.runtime.server import Server
+from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.surveys import uploaded
 
 _FUTURE = 1000
 
 
-class Intake:
-    """The server's side of an upload; between rounds it remembers nothing."""
+class Intake(Stateful):
+    """The server's side of an upload; between rounds it remembers nothing but what was refused since."""
+
+    saved = ("refused",)
 
     def __init__(
         self, experiment: Experiment, data: FederatedData, server: Server, flights: Flights, desk: Desk, ledger: Ledger
     ) -> None:
         self._experiment, self._data, self._server = experiment, data, server
-        self._flights, self._desk, self.ledger = flights, desk, ledger
+        self._flights, self._desk, self._ledger = flights, desk, ledger
         self.gate = Gate(experiment.gate, server.layout, server.client_rule.uploads, len(data))
         self.clear()
 
@@ -83,7 +86,7 @@ class Intake:
         if flight is not None:
             self._spend(flight, 0)
         else:
-            self.ledger.bytes_up += stray.bytes_up
+            self._ledger.bytes_up += stray.bytes_up
         expected = self._flights.by_client.get(stray.client)
         waits = None if expected is None else expected.order.job
         refusal = self.gate.claim(stray.client, stray.job, stray.version, waits, self._server.version)
@@ -92,12 +95,12 @@ class Intake:
 
     def _spend(self, flight: Flight, most: int) -> Trained:
         """The device has trained and sent something, in vain; what it changed in its own state stays changed."""
-        self.ledger.bytes_up += flight.upload_bytes
-        self.ledger.samples += int(self._data.sizes[flight.order.client]) * flight.order.epochs
+        self._ledger.bytes_up += flight.upload_bytes
+        self._ledger.samples += int(self._data.sizes[flight.order.client]) * flight.order.epochs
         return self._desk.collect([flight.order], most)
 
     def _refuse(self, client: int, job: int, version: int, bytes_up: int, refusal: Refusal) -> None:
-        self.ledger.turn_away(refusal.reason)
+        self._ledger.turn_away(refusal.reason)
         self.refused.append(
             {
                 "client": client,
@@ -131,7 +134,7 @@ class Intake:
             held=self._flights.held,
         )
         receipt = self._server.receive(flight, trained, view)
-        self.ledger.refused += not receipt.accepted
+        self._ledger.refused += not receipt.accepted
         self._record(flight, trained, view, receipt)
         return receipt
 
@@ -154,14 +157,14 @@ class Intake:
 
     def _turned_away(self, flights: Sequence[Flight], trained: Trained) -> list[int]:
         """The rows that the gate refuses."""
-        rows = []
-        sent = self._server.up + uploaded(self._server.client_rule, trained)
-        for row, refusal in enumerate(self.gate.judge([flight.order for flight in flights], trained)):
-            if refusal is not None:
-                order, bytes_up = flights[row].order, int(sent[row])
-                self.ledger.bytes_up += bytes_up
-                self._refuse(order.client, order.job, order.version, bytes_up, refusal)
-                rows.append(row)
+        refusals = self.gate.judge([flight.order for flight in flights], trained)
+        rows = [row for row, refusal in enumerate(refusals) if refusal is not None]
+        for row in rows:
+            refusal, order = refusals[row], flights[row].order
+            assert refusal is not None
+            bytes_up = self._server.up + int(uploaded(self._server.client_rule, trained)[row])
+            self._ledger.bytes_up += bytes_up
+            self._refuse(order.client, order.job, order.version, bytes_up, refusal)
         return rows
 
     def _record(self, flight: Flight, trained: Trained, view: View, receipt: Receipt) -> None:
@@ -182,11 +185,11 @@ class Intake:
     def _count(self, flights: Sequence[Flight], trained: Trained) -> list[int]:
         """Count them in; returns the bytes that each of them sent."""
         sent = self._server.up + uploaded(self._server.client_rule, trained).numpy()
-        self.ledger.bytes_up += int(sent.sum())
+        self._ledger.bytes_up += int(sent.sum())
         up: list[int] = (sent + [flight.bytes_up for flight in flights]).tolist()
-        self.ledger.updates += len(flights)
+        self._ledger.updates += len(flights)
         sizes = self._data.sizes
-        self.ledger.samples += sum(int(sizes[f.order.client]) * f.order.epochs for f in flights)
+        self._ledger.samples += sum(int(sizes[f.order.client]) * f.order.epochs for f in flights)
         return up
 
 

@@ -24,7 +24,7 @@ class Evaluation:
     bytes_up: int
     bytes_down: int
     updates: int
-    """Uploads that arrived, those refused or still in a server's buffer included."""
+    """Uploads that the gate let in, those that the server rule refused or still has in a buffer included."""
     local_accuracy: dict[str, float] | None = None
     """Of the participants' models as they came back, on the whole test set (`evaluate_local`)."""
 

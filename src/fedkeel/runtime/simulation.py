@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import ceil, inf
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedkeel.algorithms.rules import Progress
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import DivergenceError, FedkeelError
+from fedkeel.errors import DivergenceError
 from fedkeel.experiment import Experiment
 from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Executor, Order, Score
@@ -23,18 +23,14 @@ from fedkeel.params import FlatModel
 from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
 from fedkeel.runtime.desk import AT_ONCE, Desk
 from fedkeel.runtime.dispatch import Dispatcher
-from fedkeel.runtime.flights import BEGINS, NOT_NEEDED, Begin, Flight, Flights, Request, Stray, What
+from fedkeel.runtime.flights import NOT_NEEDED, Begin, Flight, Flights, Request, Stray, What
 from fedkeel.runtime.intake import Intake
 from fedkeel.runtime.ledger import Ledger
 from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
 from fedkeel.runtime.records import Columns
-from fedkeel.runtime.sampling import draw
 from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
-
-STARVED = 1000
-"""Rounds in a row that came to nothing, or dispatches to nobody, after which a run is given up; without rounds, so many
-jobs, or ten times as many as there are clients."""
+from fedkeel.runtime.turns import Turns
 
 
 class Simulation(Stateful):
@@ -45,7 +41,7 @@ class Simulation(Stateful):
     called one.
     """
 
-    saved = ("round", "over", "_wave", "_in_vain", "_awaited", "_tested")
+    saved = ("round", "over", "_tested")
 
     def __init__(
         self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor | None = None
@@ -53,10 +49,10 @@ class Simulation(Stateful):
         self.experiment = experiment
         self.data = data
         self.pace = experiment.pace
-        self._in_rounds = self.pace in ("barrier", "stream")
         self._wanted = experiment.participants
         self.server = Server(experiment, data, model)
         self.flights = Flights(Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed))
+        self.turns = Turns(experiment, data.sizes, self.flights)
         self.desk = Desk(executor)
         self.ledger = Ledger()
         self.intake = Intake(experiment, data, self.server, self.flights, self.desk, self.ledger)
@@ -67,9 +63,6 @@ class Simulation(Stateful):
         self.over = False
         """Whether there is none after the last one that was told."""
         self._limit = inf if experiment.limit_seconds is None else experiment.limit_seconds
-        self._wave = self._in_vain = 0
-        self._awaited: list[float] = []
-        """When dispatches are planned because a device comes on."""
         self._tested = False
         """Whether the model as it is after the last round was tested."""
         self._started = self._begun = perf_counter()
@@ -88,9 +81,9 @@ class Simulation(Stateful):
     def rounds(self) -> Iterator[RoundEnd]:
         """Run to the end, one item a round; whoever takes one may take a snapshot before the next."""
         self._begun = perf_counter()
-        if not self._wave and not len(self.flights.queue):
+        if not self.turns.wave:
             self._started = self._begun
-            self._schedule(0.0)
+            self.turns.schedule(0.0)
         for event in () if self.over else self.flights.queue.until(self._limit):
             end = self._handle(event.what)
             if end is not None:
@@ -130,25 +123,20 @@ class Simulation(Stateful):
     def _after(self) -> RoundEnd | None:
         """What comes after a job's end: the round's end, or somebody else's turn."""
         enough = len(self.intake.arrived) >= self._wanted
-        if self._in_rounds:
+        if self.turns.in_rounds:
             if not enough and len(self.flights):
                 return None
             for flight in [*self.flights.by_client.values()]:
                 self._lose(flight, NOT_NEEDED)
             return self._end_round()
         if self.pace == "concurrency":
-            self._schedule(self.flights.now)
+            self.turns.schedule(self.flights.now)
         return self._end_round() if enough else None
 
     def _lose(self, flight: Flight, why: str | None = None) -> None:
         self.desk.drop(flight)
         self.flights.lose(flight, why)
-        self._miss()
-
-    def _miss(self) -> None:
-        """A job came to nothing."""
-        if not self._in_rounds:
-            self._starve(max(STARVED, 10 * len(self.data)))
+        self.turns.lost_job()
 
     def _finished(self, end: RoundEnd) -> bool:
         if end.round >= self.experiment.rounds:
@@ -156,9 +144,6 @@ class Simulation(Stateful):
         target = self.experiment.target_accuracy
         reached = target is not None and end.evaluation is not None and end.evaluation.accuracy >= target
         return self.experiment.stop_at_target and reached
-
-    def _schedule(self, time: float) -> None:
-        self.flights.queue.schedule(time, (BEGINS,), Begin())
 
     # Dispatches.
 
@@ -173,64 +158,23 @@ class Simulation(Stateful):
 
     def _begin(self, trial: bool = False) -> None:
         """Draw clients and dispatch their jobs, and plan when to do so again."""
-        wanted, seconds = self._wanted, self.experiment.schedule.trigger_seconds
-        if self._in_rounds:
-            count = wanted + ceil(wanted * self.experiment.schedule.over_select - 1e-9)
-        elif self.pace == "periodic":
-            count = min(wanted, self.experiment.busy_limit - len(self.flights))
-        else:
-            count = self.experiment.concurrency - len(self.flights)
-        launched = 0
-        if count > 0:
-            self._wave += 1
-            clients, draws = draw(self.experiment, self.data.sizes, self._wave, count, self.flights.free())
+        launched, count = 0, self.turns.due()
+        if count:
+            clients, draws = self.turns.draw(count)
             launched = len(clients)
             if launched:
                 self._launch(clients, draws, trial)
-            elif not len(self.flights):
-                self._starve(STARVED)
-        nobody = not launched and not len(self.flights)
-        now, later = self.flights.now, self._next_on() if launched < count else inf
-        if nobody and later == inf:
-            raise FedkeelError(
-                f"the server starves: all devices that have data had left for good by {now:g} virtual seconds "
-                "(faults.leave)"
-            )
-        if self.pace == "periodic":
-            self._schedule(now + seconds * (max(1, ceil((later - now) / seconds)) if nobody else 1))
-        elif (nobody or self.pace == "concurrency") and now < later < inf and later not in self._awaited:
-            self._awaited = [*(time for time in self._awaited if time > now), later]
-            self._schedule(later)
-
-    def _next_on(self) -> float:
-        """When the next device that could be given a job comes on or back; now, if one is on; infinite if all work."""
-        idle = np.flatnonzero((self.data.sizes > 0) & self.flights.idle)
-        on = self.flights.fleet.next_on(self.flights.now, idle) if len(idle) else inf
-        return min([on, *(flight.arrives for flight in self.flights.adrift.values())])
-
-    def _starve(self, limit: int) -> None:
-        """Something came to nothing, once more in a row."""
-        self._in_vain += 1
-        if self._in_vain > limit:
-            what = "rounds" if self._in_rounds else "jobs"
-            raise FedkeelError(
-                f"the server starves: {limit} {what} in a row came to nothing, or nobody was there, until "
-                f"{self.flights.now:g} virtual seconds; devices fail, are off, or miss the deadline (fleet.dropout, "
-                "fleet.availability, schedule.deadline_seconds)"
-            )
+        self.turns.plan(launched, count)
 
     def _launch(self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, trial: bool) -> None:
-        progress = Progress(self.server.version, self.ledger.updates, self._planned, self._wanted)
-        for flight in self._dispatch(clients, draws, self.round, self._wave, progress, trial):
+        planned = self.experiment.rounds * self._wanted
+        progress = Progress(self.server.version, self.ledger.updates, planned, self._wanted)
+        for flight in self._dispatch(clients, draws, self.round, self.turns.wave, progress, trial):
             self.ledger.bytes_down += flight.bytes_down
             self.ledger.bytes_up += flight.bytes_up
             self.flights.launch(flight)
             if not flight.asks and self.pace != "barrier":
                 self.desk.add(flight)
-
-    @property
-    def _planned(self) -> int:
-        return self.experiment.rounds * self._wanted
 
     # What devices ask for and send.
 
@@ -254,18 +198,13 @@ class Simulation(Stateful):
         # Of a round, no more than the server waits for; else whatever is known, wherever the run will end.
         wanted = self._wanted - len(self.intake.arrived) - 1
         most = {"barrier": 0, "stream": wanted}.get(self.pace, AT_ONCE)
-        if not self.intake.land(flight, most):
-            self._miss()
+        here = self.intake.land(flight, most)
+        receipt = self.intake.receive(flight, self.round, most) if here and self.pace != "barrier" else None
+        if flight not in self.intake.arrived[-1:]:
+            self.turns.lost_job()
             return
-        if self.pace == "barrier":
-            self._in_vain = 0
-            return
-        receipt = self.intake.receive(flight, self.round, most)
-        if receipt is None:
-            self._miss()
-            return
-        self._in_vain = 0
-        for client in receipt.interrupt:
+        self.turns.worked()
+        for client in receipt.interrupt if receipt is not None else ():
             other = self.flights.by_client[client]
             if other.finished > self.flights.now and self.flights.interrupt(other) and not other.asks:
                 self.desk.add(other)
@@ -297,12 +236,12 @@ class Simulation(Stateful):
             report={name: tensor.tolist() for name, tensor in self.server.rule.report(self.server.state).items()},
             evaluation=self._evaluate(told, train_loss) if self._tested else None,
         )
-        if self._in_rounds and not intake.arrived and not final:
-            self._starve(STARVED)
+        if not intake.arrived and not final:
+            self.turns.empty_round()
         intake.clear()
         self.round += 1
-        if self._in_rounds:
-            self._schedule(self.flights.now)
+        if self.turns.in_rounds:
+            self.turns.schedule(self.flights.now)
         self.over = self.over or self._finished(end)
         return end
 
@@ -359,7 +298,9 @@ class Simulation(Stateful):
         return {
             "server": self.server,
             "flights": self.flights,
+            "turns": self.turns,
             "desk": self.desk,
+            "intake": self.intake,
             "gate": self.intake.gate,
             "ledger": self.ledger,
             "dispatch": self._dispatch,
