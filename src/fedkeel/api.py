@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import DivergenceError, InputError, StoppedError
+from fedkeel.errors import InputError
 from fedkeel.experiment import ExecutorSettings, Experiment
+from fedkeel.keeper import Keeper
 from fedkeel.local.build import Workshop
 from fedkeel.local.choose import Choice, settle
 from fedkeel.local.evaluation import Evaluator
@@ -189,32 +189,20 @@ def _follow(
     simulation: Simulation, folder: RunFolder | None, progress: Callable[[RoundEnd], None] | None, stop: Stop
 ) -> list[Evaluation]:
     """Go through the rounds: write each down, and the state where that is due; returns the evaluations."""
-    history, settings, saved = [], simulation.experiment.checkpoint, perf_counter()
-    stop.heard = folder is not None
-    try:
+    history = []
+    keeper = Keeper(simulation, folder, stop) if folder is not None else None
+    with keeper or nullcontext():
         for end in simulation.rounds():
             if end.evaluation is not None:
                 history.append(end.evaluation)
-            if folder is not None:
-                folder.add(end)
+            if keeper is not None:
+                keeper.add(end)
             if progress is not None:
                 progress(end)
-            by_round = settings.rounds is not None and end.round % settings.rounds == 0
-            by_time = settings.seconds is not None and perf_counter() - saved >= settings.seconds
-            if folder is not None and (by_round or by_time or stop.asked) and not simulation.over:
-                folder.checkpoint(end.round, simulation.snapshot())
-                saved = perf_counter()
-                if stop.asked:
-                    raise StoppedError(f"stopped after round {end.round}; {folder.standing}")
-    except DivergenceError as error:
-        raise DivergenceError(f"{error}; {folder.standing}" if folder else str(error)) from error
-    except KeyboardInterrupt as error:
-        error.add_note(folder.standing if folder else "nothing was recorded")
-        raise
-    finally:
-        stop.heard = False
-    if folder is not None:
-        folder.checkpoint(simulation.round - 1, simulation.snapshot())
+            if keeper is not None:
+                keeper.save_if_due(end.round)
+    if keeper is not None:
+        keeper.save(simulation.round - 1)
     return history
 
 

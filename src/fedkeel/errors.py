@@ -85,7 +85,7 @@ def words(error: BaseException) -> str:
 def unknown(field: str, value: object, accepted: Iterable[str], what: str = "") -> InputError:
     """The error for a name that is none of `accepted`, with the nearest ones suggested; `what` it should name."""
     names = sorted(accepted)
-    near = get_close_matches(str(value)[:LONGEST], names, n=2, cutoff=0.6)
+    near = get_close_matches(label(value), names, n=2, cutoff=0.6)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     problem = f"not a {what}" if what else "unknown"
     return InputError(f"{field}: {shown(value)} is {problem}{hint}; accepted: {', '.join(names)}")

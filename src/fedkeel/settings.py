@@ -71,6 +71,10 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple
         return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
     if error["type"] in {"model_type", "model_attributes_type"}:
         return f"{name}: {shown(error['input'])} is not accepted", "a name or a section of settings"
+    if error["type"] in {"tuple_type", "list_type"}:
+        return f"{name}: {shown(error['input'])} is not accepted", "a list such as [a, b]"
+    if error["type"] == "too_short":
+        return f"{name}: {shown(error['input'])} is not accepted", f"at least {error['ctx']['min_length']} of them"
     reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ").partition(", unable")[0]
     return f"{name}: {shown(error['input'])} is not accepted", reason[:1].lower() + reason[1:]
 

@@ -64,9 +64,7 @@ def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
         section = spelled_out(name, values.get(name))
         if not isinstance(section, dict | None):
             where = label(".".join(path[: depth + 1]))
-            raise InputError(
-                f"{label('.'.join(path))}: {where} is {shown(section)}, which has no settings below it"
-            )
+            raise InputError(f"{label('.'.join(path))}: {where} is {shown(section)}, which has no settings below it")
         values[name] = {**(section or {})}
         values = values[name]
     values[last] = value

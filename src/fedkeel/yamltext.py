@@ -166,7 +166,13 @@ def parse(key: str, text: str) -> Any:
 
 def write(values: dict[str, Any]) -> str:
     """As `read` reads it back."""
-    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    try:
+        text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as error:
+        raise InputError(
+            f"{shown(error.args[-1])} cannot be written into an experiment file; accepted: numbers, words, and lists "
+            "and mappings of these"
+        ) from None
     return text
 
 

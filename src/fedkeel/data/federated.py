@@ -228,6 +228,8 @@ def _tensor(field: str, values: ArrayLike) -> Tensor:
 
 
 def _check(examples: Examples, which: str, classes: int) -> None:
+    if not isinstance(examples, Examples) or not _fit(examples.x, examples.y):
+        raise InputError(f"data: {which} samples are no Examples; accepted: a tensor [n, ...] and int64 labels [n]")
     if len(examples.y) == 0:
         raise InputError(f"data: no {which} samples; accepted: at least one")
     low, high = int(examples.y.min()), int(examples.y.max())
@@ -235,9 +237,17 @@ def _check(examples: Examples, which: str, classes: int) -> None:
         raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
 
 
+def _fit(x: Any, y: Any) -> bool:
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() > 0
+    return tensors and y.dtype == torch.int64 and y.shape == x.shape[:1]
+
+
 def _check_assignment(assignment: Assignment, samples: int) -> None:
     indices, offsets = assignment.indices, assignment.offsets
-    if offsets[0] != 0 or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
+    for array in (indices, offsets):
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != "i":
+            raise InputError("data: its assignment is not made of two arrays of whole numbers")
+    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
         raise InputError("data: the offsets of its assignment do not go from 0 up to the number of its indices")
     if len(indices) and (indices.min() < 0 or indices.max() >= samples):
         raise InputError(

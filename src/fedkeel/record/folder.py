@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -81,11 +82,15 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one)."""
         try:
             folder = cls(path, identity, wait=True)
-            found = folder.checkpoints.load(folder._objection)
-            folder._rewind(found)
-            folder.checkpoints.clean()
-            for left in path.glob(f"*{_PARTIAL}"):
-                left.unlink()
+            try:
+                found = folder.checkpoints.load(folder._objection)
+                folder._rewind(found)
+                folder.checkpoints.clean()
+                for left in path.glob(f"*{_PARTIAL}"):
+                    left.unlink()
+            except BaseException:
+                folder.close()
+                raise
         except BusyError:
             raise InputError(f"resume: {path} is in use; accepted: a run that no other process works on") from None
         except OSError as error:
@@ -133,6 +138,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             positions = {name: rows.position for name, rows in self._rows.items()}
             try:
                 return self.checkpoints.save(round, {**state, "rows": positions})
+            except FedkeelError as error:
+                raise FedkeelError(f"{error}; {self._way_on}") from error
             except TypeError as error:
                 raise FedkeelError(
                     f"the state cannot be written down: {error}; accepted in what a method remembers, sends or keeps: "
@@ -192,11 +199,20 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             raise FedkeelError(f"{self.path} cannot be written ({error.strerror or error}); {self.standing}") from error
 
     @property
+    def last(self) -> str:
+        """What is safe."""
+        newest = self.checkpoints.newest
+        return f"the last checkpoint is {newest}" if newest else "there is no checkpoint yet"
+
+    @property
     def standing(self) -> str:
         """What is safe, and how to go on."""
-        last = self.checkpoints.newest
-        safe = f"the last checkpoint is {last}" if last else "there is no checkpoint yet"
-        return f"{safe}; fedkeel run --resume {self.path} goes on from there"
+        return f"{self.last}; {self._way_on}"
+
+    @property
+    def _way_on(self) -> str:
+        how = "goes on from there" if self.checkpoints.newest else "starts it anew"
+        return f"fedkeel run --resume {shlex.quote(str(self.path))} {how}"
 
 
 def begun(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -59,8 +60,9 @@ class Rows:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+        """Let go of the file; what could not be written before, and was told, is given up."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,135 @@
+"""The fault matrix: what is injected into a fleet, how often, and what comes of it.
+
+python benchmarks/faults.py [--rounds 30] [--only hang twice ...]
+
+One run for each fault and pace, with the fault's chance at 0.2 and everything else in order. What was injected is
+counted where it is drawn; what came of it is read from the run folder's files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel import Experiment, FedkeelError, run
+from fedkeel.fleet.faults import FaultSettings
+
+CHANCE = 0.2
+COMMON: dict[str, Any] = {
+    "dataset": {"name": "fashion-mnist-mini", "test_limit": 500},
+    "partition": {"kind": "dirichlet", "alpha": 0.5},
+    "model": "linear",
+    "clients": 50,
+    "per_round": 10,
+    "local": {"epochs": 3, "batch_size": 32},
+    "executor": {"kind": "vectorised", "stack": 10, "channels_last": False},
+}
+PACES: dict[str, dict[str, Any]] = {
+    "rounds": {"algorithm": "scaffold", "schedule": {"deadline_seconds": 120}},
+    "rounds, received at once": {"algorithm": "fedssmu", "schedule": {"deadline_seconds": 120}},
+    "every 10 s": {"algorithm": "fedasmu"},
+    "always 30 at work": {"algorithm": "fedbuff"},
+}
+"""Paces, and the method that is run at each."""
+FLEET = {"speed_ratio": 5, "uplink_mbps": 5, "downlink_mbps": 20}
+FAULTS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "crash in mid-job": {"fleet": {**FLEET, "dropout": CHANCE}},
+    "hang for 200 s": {"faults": {"hang": CHANCE, "hang_seconds": 200}},
+    "leave for good": {"faults": {"leave": 0.02}},
+    "upload lost": {"faults": {"lost_upload": CHANCE}},
+    "upload twice": {"faults": {"twice": CHANCE}},
+    "upload the job before": {"faults": {"old_job": CHANCE}},
+    "NaN": {"faults": {"corrupt": CHANCE, "corruptions": ["nan"]}},
+    "infinite": {"faults": {"corrupt": CHANCE, "corruptions": ["infinite"]}},
+    "norm beyond gate.max_norm=10": {
+        "faults": {"corrupt": CHANCE, "corruptions": ["huge"]}, "gate": {"max_norm": 10}
+    },
+    "wrong shape": {"faults": {"corrupt": CHANCE, "corruptions": ["shape"]}},
+    "wrong dtype": {"faults": {"corrupt": CHANCE, "corruptions": ["dtype"]}},
+    "version from the future": {"faults": {"corrupt": CHANCE, "corruptions": ["future"]}},
+    "all of them, and devices off half of the time": {
+        "fleet": {**FLEET, "dropout": 0.05, "availability": 0.5, "availability_period": 300},
+        "faults": {
+            "hang": 0.05, "hang_seconds": 200, "leave": 0.002, "lost_upload": 0.05, "twice": 0.05, "old_job": 0.05,
+            "corrupt": 0.1,
+        },
+    },
+    "everybody leaves": {"faults": {"leave": 1.0}},
+    "every upload is lost": {"faults": {"lost_upload": 1.0}},
+}  # fmt: skip
+
+
+class Counted:
+    """Counts what is drawn."""
+
+    def __init__(self) -> None:
+        self.faults: dict[tuple[int, int], str] = {}
+        """By dispatch and client: the first dispatch is tried before a run and then done."""
+        self._draw = FaultSettings.draw
+
+    def __call__(self, settings: FaultSettings, clients: NDArray[np.int64], seed: int, wave: int) -> Any:
+        faults, shares = self._draw(settings, clients, seed, wave)
+        self.faults |= {(wave, int(client)): fault for client, fault in zip(clients, faults, strict=True) if fault}
+        return faults, shares
+
+
+def rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def one(fault: str, pace: str, rounds: int) -> str:
+    counted = Counted()
+    FaultSettings.draw = lambda *given: counted(*given)  # type: ignore[method-assign,assignment]
+    experiment = Experiment(**{"fleet": FLEET, **COMMON, **PACES[pace], **FAULTS[fault], "rounds": rounds})
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root) / "run"
+        try:
+            run(experiment, folder)
+            ended = ""
+        except FedkeelError as error:
+            ended = str(error).split(";")[0]
+        finally:
+            FaultSettings.draw = counted._draw  # type: ignore[method-assign]
+        arrived = len(rows(folder, "clients"))
+        unfinished = Counter(row["why"] for row in rows(folder, "unfinished"))
+        refused = Counter(row["reason"] for row in rows(folder, "refused"))
+        told = rows(folder, "rounds")
+        history = rows(folder, "history")
+    injected = f"{len(counted.faults)}" if any(experiment.faults.chances) else f"{unfinished['dropped out']}"
+    accuracy = f"{100 * np.mean([row['accuracy'] for row in history[-3:]]):.1f}" if history else "-"
+    empty = sum(not row["arrived"] for row in told)
+    cells = (
+        fault, pace, injected, f"{arrived}", _told(unfinished), _told(refused),
+        f"{len(told)}" + (f", {empty} empty" if empty else ""), accuracy, ended,
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", nargs="*", choices=[*FAULTS], default=[*FAULTS])
+    asked = parser.parse_args()
+    print(
+        "| fault | pace | injected | uploads taken in | jobs that did not arrive | uploads refused | rounds | % | end |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for fault in asked.only:
+        for pace in PACES:
+            print(one(fault, pace, asked.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()
