@@ -129,6 +129,7 @@ class _Encoder:
 
     def _row(self, tensor: Tensor) -> list[Any]:
         name = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+        name += "" if tensor.device.type == "cpu" else f"@{tensor.device}"
         rows = self.tensors.setdefault(name, [])
         rows.append(tensor)
         return [name, len(rows) - 1]
@@ -212,10 +213,10 @@ class _Decoder:
         name, number = place
         row = self._tensors[name][number].clone()
         dtype = getattr(torch, name.partition("[")[0])
-        if row.dtype == dtype:
-            return row
-        shape = row.shape[:-1]  # of a type that the file knows only as bytes
-        return row.reshape(-1).view(dtype).reshape(shape) if row.numel() else torch.empty(shape, dtype=dtype)
+        if row.dtype != dtype:  # one that the file knows only as bytes
+            shape = row.shape[:-1]
+            row = row.reshape(-1).view(dtype).reshape(shape) if row.numel() else torch.empty(shape, dtype=dtype)
+        return row.to(name.partition("@")[2] or "cpu")
 
     def _raw(self, dtype: str, shape: list[int], *place: Any) -> NDArray[Any]:
         return _array(self._row(list(place)).numpy().tobytes(), dtype, shape)
