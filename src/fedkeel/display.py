@@ -90,7 +90,10 @@ def _lines(rounds: int) -> Callable[[RoundEnd], None]:
 
     def write(end: RoundEnd) -> None:
         if end.evaluation is not None and (end.round % stride == 0 or end.round == rounds):
-            console.print(f"round {end.round}/{rounds}  {_score(end)}{_train_loss(end)}")
+            try:
+                console.print(f"round {end.round}/{rounds}  {_score(end)}{_train_loss(end)}")
+            except OSError:  # the log cannot be written: the training goes on
+                console.quiet = True
 
     return write
 

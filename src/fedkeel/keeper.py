@@ -45,8 +45,6 @@ class Keeper(AbstractContextManager["Keeper"]):
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._stop.heard = False
-        if isinstance(error, KeyboardInterrupt):
-            error.add_note(self._folder.standing)
         if not isinstance(error, FedkeelError) or isinstance(error, StoppedError):
             return
         with suppress(FedkeelError):  # what led to it, unless the disk is to blame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -19,12 +20,14 @@ from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
 from fedkeel.errors import InputError, shown
-from fedkeel.experiment import DatasetSettings, Experiment
+from fedkeel.experiment import DatasetSettings, Experiment, ModelSettings
 from fedkeel.local.batches import batch_sizes
 from fedkeel.params import Layout, head_objection
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
+COPIES = 6
+"""Of a model that a run needs at least: the server's, a client's, its gradient, its update and what is kept of them."""
 GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
 
 
@@ -164,7 +167,7 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
 
 
 def _check_room(experiment: Experiment, data: FederatedData) -> None:
-    """Whether a model of the zoo, its gradient and two copies fit into memory, and a batch of samples."""
+    """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
     batch = batch_sizes(data, experiment.local.batch_size)[-1]
     room.check(
@@ -172,16 +175,26 @@ def _check_room(experiment: Experiment, data: FederatedData) -> None:
         batch * prod(data.shape) * itemsize,
         "smaller batches, or a smaller dataset.resize",
     )
-    large = [v for v in settings.options.values() if isinstance(v, int) and v > LARGE_OPTION]
-    if ":" in settings.name or (prod(data.shape) <= LARGE_SAMPLE and not large):
-        return
-    with torch.device("meta"):  # the first convolution there takes PyTorch seconds
-        size = sum(p.numel() for p in _build(settings.name, settings.options, data).parameters())
-    room.check(
-        f"model: {settings.name} for samples of shape {data.shape} has {size:,} parameters",
-        4 * size * itemsize,
-        "a smaller model, or a smaller dataset.resize",
-    )
+    if ":" not in settings.name and (size := _size(settings, data)):
+        room.check(
+            f"model: {settings.name} for samples of shape {data.shape} has {size:,} parameters",
+            COPIES * size * itemsize,
+            "a smaller model, or a smaller dataset.resize",
+        )
+
+
+def _size(settings: ModelSettings, data: FederatedData) -> int:
+    """Parameters of a model of the zoo, found without its memory; 0 where they cannot be too many."""
+    options = {**settings.options, "projection": None}
+    width = settings.options["projection"]
+    large = prod(data.shape) > LARGE_SAMPLE or any(isinstance(v, int) and v > LARGE_OPTION for v in options.values())
+    if not large and width is None:
+        return 0
+    with torch.device("meta") if large else nullcontext():  # the first convolution on meta takes PyTorch seconds
+        model = models.build(settings.name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+    features = model.head.in_features
+    between = 0 if width is None else (features + 1) * (features + width) + (width - features) * data.classes
+    return between + sum(p.numel() for p in model.parameters())
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -15,7 +15,7 @@ from fedkeel.files import open_file, reason
 
 LONGEST = 100_000
 """Bytes of an experiment file. One with every setting has some 2,000; far longer ones take PyYAML seconds."""
-MOST_VALUES = 100_000
+MOST_VALUES = 10_000
 """Counted as often as aliases repeat them: a few lines can mean more than fits into memory."""
 DEEPEST = 50
 LONGEST_INTEGER = 1000
@@ -31,21 +31,23 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._depth = 0
+        self._depth = self._count = 0
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
         if node is not None and _size(node, {}) > MOST_VALUES:
-            raise yaml.YAMLError(f"its aliases make more than {MOST_VALUES} values")
+            raise yaml.YAMLError(f"its aliases make more than {MOST_VALUES:,} values")
         return node
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self._depth >= DEEPEST:
+        self._depth += 1
+        self._count += 1
+        if self._depth > DEEPEST or self._count > MOST_VALUES:
+            deep = f"more than {DEEPEST} sections or lists inside each other"
             raise yaml.MarkedYAMLError(
-                problem=f"more than {DEEPEST} sections or lists inside each other",
+                problem=deep if self._depth > DEEPEST else f"more than {MOST_VALUES:,} values",
                 problem_mark=self.peek_event().start_mark,  # type: ignore[no-untyped-call]
             )
-        self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -173,6 +175,8 @@ def write(values: dict[str, Any]) -> str:
             f"{shown(error.args[-1])} cannot be written into an experiment file; accepted: numbers, words, and lists "
             "and mappings of these"
         ) from None
+    if len(text.encode()) > LONGEST:
+        raise InputError(f"experiment: more than {LONGEST:,} bytes as YAML; accepted: shorter options")
     return text
 
 

@@ -156,7 +156,22 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         check_room(tmp_path / "new" / "below", 101)
 
 
+def test_a_disk_that_is_full_when_the_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with largest_file(10), pytest.raises(InputError, match=r"^out: .*a cannot be written \(File too large\)$"):
+        run(faulty("fedavg"), tmp_path / "a", **Untouched(monkeypatch).given)
+    monkeypatch.undo()
+    run(faulty("fedavg"), tmp_path / "a", **given())  # what was left there is in nobody's way
+
+
 # A disk that fills up in mid-run.
+
+
+def test_a_disk_without_room_for_the_model(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "a", Experiment()) as folder:
+        before = left(tmp_path / "a")
+        with largest_file(10), pytest.raises(FedkeelError, match=r"a cannot be written \(.*File too large.*--resume"):
+            folder.save("model", {"w": torch.ones(3)})
+        assert left(tmp_path / "a") == before
 
 
 def given() -> dict[str, Any]:

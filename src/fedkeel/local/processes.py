@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -180,6 +182,7 @@ class Processes:
             self._end(0)
 
     def _start(self) -> None:
+        _open.add(self)
         context = multiprocessing.get_context("fork")
         draw, self._tickets = os.pipe()
         self._parent = os.getpid()
@@ -251,6 +254,15 @@ class Processes:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         hint = f"; out of memory? {LESS_MEMORY}" if code == -signal.SIGKILL else ""
         return FedkeelError(f"a worker process {how} while {what}{hint}")
+
+
+_open: WeakSet[Processes] = WeakSet()
+
+
+@atexit.register  # before multiprocessing's own, which would wait for workers that do not hear its SIGTERM
+def _end_all() -> None:
+    for each in [*_open]:
+        each.__del__()
 
 
 def unavailable() -> str | None:

@@ -157,7 +157,8 @@ def main(post: Post, inherited: Sequence[int], trainer: Trainer, evaluator: Eval
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != post.parent:  # it died before it could be watched
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    for number in (signal.SIGINT, signal.SIGTERM):  # these are for the parent, whoever gets them
+        signal.signal(number, signal.SIG_IGN)
     for file in inherited:
         os.close(file)
     torch.set_num_threads(1)

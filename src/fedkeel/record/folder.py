@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -55,11 +56,15 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, identity, wait=False)
-            if begun(path):
+            try:
+                if begun(path):
+                    raise _taken(path)
+                folder._rewind(None)
+                with folder._whole(EXPERIMENT) as partial:
+                    partial.write_text(experiment.to_yaml(), encoding="utf-8")
+            except BaseException:
                 folder.close()
-                raise _taken(path)
-            folder._rewind(None)
-            folder._write(EXPERIMENT, experiment.to_yaml())
+                raise
         except BusyError:
             raise _taken(path) from None
         except OSError as error:
@@ -149,7 +154,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""
         owned = {key: tensor.clone().contiguous() for key, tensor in tensors.items()}  # tied weights too
-        with self._whole(f"{name}.safetensors") as partial:
+        with self._explained(), self._whole(f"{name}.safetensors") as partial:
             save_file(owned, partial)
 
     def add_client_accuracies(self, columns: Mapping[str, NDArray[np.float64]]) -> None:
@@ -168,35 +173,37 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         for rows in self._rows.values():
             rows.close()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object = None, error: BaseException | None = None, __: object = None) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            error.add_note(self.standing)
         self.close()
 
     def _write(self, name: str, text: str) -> None:
-        with self._whole(name) as partial:
+        with self._explained(), self._whole(name) as partial:
             partial.write_text(text, encoding="utf-8")
 
     @contextmanager
     def _whole(self, name: str) -> Iterator[Path]:
         """A temporary name for a file, which gets its own when it is complete and on the disk."""
         partial = self.path / f"{name}{_PARTIAL}"
-        with self._explained():
-            try:
-                yield partial
-                with partial.open("rb+") as file:
-                    os.fsync(file.fileno())
-                os.replace(partial, self.path / name)
-            except BaseException:
-                with suppress(OSError):
-                    partial.unlink(missing_ok=True)
-                raise
+        try:
+            yield partial
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, self.path / name)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """A full disk and the like, with what is safe."""
         try:
             yield
-        except OSError as error:
-            raise FedkeelError(f"{self.path} cannot be written ({error.strerror or error}); {self.standing}") from error
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise FedkeelError(f"{self.path} cannot be written ({reason}); {self.standing}") from error
 
     @property
     def last(self) -> str:

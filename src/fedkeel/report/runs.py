@@ -16,7 +16,7 @@ from fedkeel.files import open_file, reason
 
 COUNTS = ("client", "round", "staleness", "version")
 SECONDS = ("dispatched", "began", "asked", "merged", "finished", "arrived", "ended")
-LARGEST = {**dict.fromkeys(COUNTS, 1e15), **dict.fromkeys((*SECONDS, "weight"), 1e30)}
+BOUNDS = {**dict.fromkeys(COUNTS, (0, 1e15)), **dict.fromkeys(SECONDS, (0, 1e30)), "weight": (-1e30, 1e30)}
 """Numbers of a job's row, and bounds that no run reaches and every figure can draw."""
 
 
@@ -84,7 +84,7 @@ class RunRecord:
         """One value of every row; NaN where there is none, as with the training loss when nobody answered."""
         values = [row.get(name) for row in self.history]
         for number, value in enumerate(values, 1):
-            if value is not None and not _is_number(value, 1e30):
+            if value is not None and not _is_number(value, -1e30, 1e30):
                 raise self._damaged("history.jsonl", f"line {number}, {name}: {shown(value)} is no number")
         return [nan if value is None else float(value) for value in values]
 
@@ -116,12 +116,12 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _wrong(row: dict[str, Any]) -> str | None:
     """What is wrong with the numbers of a job's row, if something is."""
-    for name, largest in LARGEST.items():
+    for name, bounds in BOUNDS.items():
         value = row.get(name)
-        if value is not None and not (_is_number(value, largest) and (name not in COUNTS or isinstance(value, int))):
+        if value is not None and not (_is_number(value, *bounds) and (name not in COUNTS or isinstance(value, int))):
             return f"{name}: {shown(value)} is no number of a run"
     return None
 
 
-def _is_number(value: Any, largest: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest  # NaN is not
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most  # NaN is not

@@ -68,7 +68,7 @@ class Gate(Stateful):
             refusals[row] = self._diverged(orders[row], trained, row)
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered else [])]
         for each in sent:
-            if each.is_floating_point() and each.numel():
+            if each.is_floating_point() and not each.sum().isfinite():  # a sum is finite only if all of it is
                 for row in torch.nonzero(~each.flatten(1).isfinite().all(1))[:, 0].tolist():
                     refusals[row] = refusals[row] or Refusal("not finite", "it holds numbers that are infinite or none")
         self._bound(orders, trained, refusals)

@@ -73,7 +73,7 @@ class Intake(Stateful):
                 damaged = _damaged(trained, fault, order.start, self._experiment.gate.max_norm)
                 refusal = self.gate.judge([order], damaged, altered=True)[0]
             assert refusal is not None, f"an upload damaged by {fault} was let in"
-            self._refuse(order.client, job, version, flight.upload_bytes, refusal)
+            self._refuse(order.client, job, version, flight.upload_bytes, refusal, flight)
             return False
         if fault == TWICE:
             self._flights.stray(flight, self._flights.now + self._experiment.faults.again_seconds)
@@ -99,17 +99,22 @@ class Intake(Stateful):
         self._ledger.samples += int(self._data.sizes[flight.order.client]) * flight.order.epochs
         return self._desk.collect([flight.order], most)
 
-    def _refuse(self, client: int, job: int, version: int, bytes_up: int, refusal: Refusal) -> None:
+    def _refuse(
+        self, client: int, job: int, version: int, bytes_up: int, refusal: Refusal, flight: Flight | None = None
+    ) -> None:
+        """Write it down, with the job that comes to an end with it, if one does."""
         self._ledger.turn_away(refusal.reason)
         self.refused.append(
             {
                 "client": client,
                 "job": job,
                 "start_version": version,
+                "dispatched": None if flight is None else flight.dispatched,
                 "arrived": self._flights.now,
                 "reason": refusal.reason,
                 "detail": refusal.detail,
-                "bytes_up": bytes_up,
+                "bytes_up": bytes_up + (0 if flight is None else flight.bytes_up),
+                "bytes_down": 0 if flight is None else flight.bytes_down,
             }
         )
 
@@ -164,7 +169,8 @@ class Intake(Stateful):
             assert refusal is not None
             bytes_up = self._server.up + int(uploaded(self._server.client_rule, trained)[row])
             self._ledger.bytes_up += bytes_up
-            self._refuse(order.client, order.job, order.version, bytes_up, refusal)
+            self._ledger.samples += int(self._data.sizes[order.client]) * order.epochs
+            self._refuse(order.client, order.job, order.version, bytes_up, refusal, flights[row])
         return rows
 
     def _record(self, flight: Flight, trained: Trained, view: View, receipt: Receipt) -> None:

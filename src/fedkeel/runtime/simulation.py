@@ -203,7 +203,8 @@ class Simulation(Stateful):
         if flight not in self.intake.arrived[-1:]:
             self.turns.lost_job()
             return
-        self.turns.worked()
+        if self.pace != "barrier":
+            self.turns.worked()
         for client in receipt.interrupt if receipt is not None else ():
             other = self.flights.by_client[client]
             if other.finished > self.flights.now and self.flights.interrupt(other) and not other.asks:
@@ -236,7 +237,9 @@ class Simulation(Stateful):
             report={name: tensor.tolist() for name, tensor in self.server.rule.report(self.server.state).items()},
             evaluation=self._evaluate(told, train_loss) if self._tested else None,
         )
-        if not intake.arrived and not final:
+        if intake.arrived:
+            self.turns.worked()
+        elif not final:
             self.turns.empty_round()
         intake.clear()
         self.round += 1

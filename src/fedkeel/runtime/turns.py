@@ -67,7 +67,9 @@ class Turns(Stateful):
             )
         if self.pace == "periodic":
             seconds = self._experiment.schedule.trigger_seconds
-            self.schedule(now + seconds * (max(1, ceil((later - now) / seconds)) if nobody else 1))
+            # Until somebody comes on, or somebody's job ends, triggers would come to nothing.
+            until = later if nobody else now if count else self._flights.queue.heap[0][0]
+            self.schedule(now + seconds * max(1, ceil((until - now) / seconds - 1e-9)))
         elif (nobody or self.pace == "concurrency") and now < later < inf and later not in self._awaited:
             self._awaited = [*(time for time in self._awaited if time > now), later]
             self.schedule(later)

@@ -1,0 +1,66 @@
+"""Settings that are fine alone and not together are refused before anything is trained."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from fedkeel import Experiment, InputError, room
+from fedkeel.prepare import prepare
+from tests.fuzz import mutations, promise
+
+SMALL = ["dataset.train_limit=60", "dataset.test_limit=20", "clients=5"]
+
+
+@pytest.fixture(autouse=True)
+def _a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_bytes", lambda: 10**9)
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(overrides=mutations.combinations())
+def test_any_combination(overrides: list[str]) -> None:
+    try:
+        prepare(Experiment.load(overrides=overrides))
+    except InputError as error:
+        promise.check_message(str(error), [], [o.partition("=")[0] for o in overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["clients=100000000"], "clients: 100000000 is not accepted with 6000 samples; accepted: 1 to 6000"),
+        (
+            ["clients=100000000", "partition={kind: dirichlet, min_size: 0}"],
+            "clients: 100000000 is not accepted with 6000 samples, as nearly all would be empty; accepted: at",
+        ),
+        (
+            ["dataset.resize=2048", "model=mlp-400"],
+            "model: mlp-400 for samples of shape (1, 2048, 2048) has 1,677,726,010 parameters: this takes at",
+        ),
+        (["model.projection=1000000"], "has 411,474,410 parameters: this takes at least 9.88 GB"),
+        (["model=cnn", "model.projection=1"], "has 467,995,253 parameters"),
+        (["model.projection=1000001"], "model.projection: 1000001 is refused; accepted: a whole number from 1 to"),
+        (
+            ["dataset.resize=1024", "local.batch_size=full", "clients=1", "model=linear"],
+            "local.batch_size: 6000 samples of shape (1, 1024, 1024): this takes at least 25.2 GB of memory",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_machine_can_do(overrides: list[str], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        prepare(Experiment.load(overrides=overrides))
+    assert said in str(caught.value)
+
+
+def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert 10**8 < room.free_bytes() < 10**14
+    monkeypatch.setattr(room, "MEMORY", tmp_path / "meminfo")
+    without = room.free_bytes()
+    assert 10**8 < without < 10**14
+    for content in ("", "MemAvailable:", "MemAvailable: x kB\n", "\n\n"):
+        (tmp_path / "meminfo").write_text(content)
+        assert room.free_bytes() == without
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  7 kB\n")
+    assert room.free_bytes() == 7 * 1024

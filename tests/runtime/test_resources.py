@@ -1,0 +1,45 @@
+"""A long run holds on to no more than a short one."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from fedkeel import Experiment, run
+from fedkeel.record.folder import ROWS
+from fedkeel.runtime import RoundEnd
+from tests.algorithms import bench
+
+SETTINGS: dict[str, Any] = {
+    "per_round": 3,
+    "rounds": 100,
+    "local": {"epochs": 2, "batch_size": 4, "lr": 0.05},
+    "fleet": {"speed_ratio": 5, "dropout": 0.1, "uplink_mbps": 5},
+    "faults": {"hang": 0.05, "hang_seconds": 60, "lost_upload": 0.05, "twice": 0.1, "old_job": 0.05, "corrupt": 0.05},
+    "executor": {"kind": "vectorised", "stack": 3, "channels_last": False},
+    "evaluate_every": 10,
+    "checkpoint": {"rounds": 5},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedagg", "fedasmu", "fedbuff"])
+def test_nothing_grows_but_the_rows(algorithm: str, tmp_path: Path) -> None:
+    """Neither tensors in memory nor anything on the disk."""
+    folder, tensors, disk = tmp_path / "run", [], []
+
+    def look(end: RoundEnd) -> None:
+        if end.round % 20 == 0:
+            gc.collect()
+            tensors.append(sum(issubclass(type(each), Tensor) for each in gc.get_objects()))
+            files = [path for path in folder.rglob("*") if path.is_file() and path.stem not in ROWS]
+            disk.append(sum(path.stat().st_size for path in files if path.name != "state.json"))
+            assert len(files) <= 5
+            assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+    run(Experiment(algorithm=algorithm, **SETTINGS), folder, data=bench.data(), model=bench.net(), progress=look)
+    half = len(tensors) // 2
+    assert max(tensors[half:]) <= 1.5 * max(tensors[:half])
+    assert max(disk[half:]) <= 1.5 * max(disk[:half])
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix == ".partial"]
