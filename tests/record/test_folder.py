@@ -20,6 +20,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.local import choose
 from fedkeel.record import folder as folders
 from fedkeel.record import lock
+from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder, check_free, check_room
 from fedkeel.runtime import RoundEnd
 from tests.algorithms import bench
@@ -106,6 +107,22 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def _full(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_numbers_that_lie_oddly_in_memory_are_written_down(tmp_path: Path) -> None:
+    numbers = torch.arange(6.0, dtype=torch.float64)
+    odd = {
+        "expanded": numbers[3].expand(1),
+        "twice": numbers[3].expand(1, 1),
+        "spread": numbers[::5],
+        "turned": numbers.view(2, 3).T,
+        "repeated": numbers[2].expand(4),
+    }
+    store = Checkpoints(tmp_path, "", ())
+    store.save(1, odd)
+    found = store.load()
+    assert found is not None
+    assert {name: found.state[name].tolist() for name in odd} == {name: each.tolist() for name, each in odd.items()}
 
 
 # Before anything is trained.

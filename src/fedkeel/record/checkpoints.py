@@ -273,8 +273,10 @@ def _parts(header: bytes, ordered: Sequence[tuple[str, list[Tensor]]]) -> Iterat
     yield header
     for _, rows in ordered:
         for row in rows if rows[0].numel() else ():  # what is empty may have strides that forbid to look at bytes
-            plain = row.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            yield plain.reshape(-1).view(torch.uint8).numpy()
+            plain = row.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+            if plain.stride(0) != 1:  # a single number may have any, and is called contiguous all the same
+                plain = plain.clone(memory_format=torch.contiguous_format)
+            yield plain.view(torch.uint8).numpy()
 
 
 def _file_type(row: Tensor) -> tuple[str, int, tuple[int, ...]]:
