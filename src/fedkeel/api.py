@@ -100,15 +100,15 @@ def run(
     elif below is not None:
         check_room(Path(below), 0)
 
-    def begin(simulation: Simulation, digest: str) -> RunFolder | None:
+    def begin(simulation: Simulation) -> RunFolder | None:
         experiment = simulation.experiment
-        folder = Path(out or below or ".")
-        if out is None and below is None:
-            return None
-        check_room(folder, _room(simulation))
         if out is not None:
-            return RunFolder.create(folder, experiment, digest)
-        return RunFolder.below(folder, _folder_name(experiment), experiment, digest)
+            check_room(Path(out), _room(simulation))
+            return RunFolder.create(out, experiment, _identity(simulation))
+        if below is not None:
+            check_room(Path(below), _room(simulation))
+            return RunFolder.below(Path(below), _folder_name(experiment), experiment, _identity(simulation))
+        return None
 
     return _execute(prepare(experiment, data, model), begin, progress, stop)
 
@@ -133,14 +133,18 @@ def resume(
     if complete(path):
         raise InputError(f"resume: the run in {path} is complete; accepted: one that was stopped or killed")
 
-    def reopen(simulation: Simulation, digest: str) -> RunFolder:
-        folder, found = RunFolder.reopen(path, digest)
-        if found is None:
-            tell(f"{path} has no checkpoint yet: the run starts anew")
-        else:
-            for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
-                tell(sentence)
-            simulation.restore(found.state)
+    def reopen(simulation: Simulation) -> RunFolder:
+        folder, found = RunFolder.reopen(path, _identity(simulation))
+        try:
+            if found is None:
+                tell(f"{path} has no checkpoint yet: the run starts anew")
+            else:
+                for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
+                    tell(sentence)
+                simulation.restore(found.state)
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     return _execute(prepare(Experiment.load(path / EXPERIMENT), data, model), reopen, progress, stop)
@@ -148,7 +152,7 @@ def resume(
 
 def _execute(
     prepared: tuple[Experiment, FederatedData, nn.Module],
-    open_folder: Callable[[Simulation, str], RunFolder | None],
+    open_folder: Callable[[Simulation], RunFolder | None],
     progress: Callable[[RoundEnd], None] | None,
     stop: Stop | None,
 ) -> Result:
@@ -164,7 +168,7 @@ def _execute(
         executor = workshop.executor(choice.settings)
         open_.callback(executor.close)
         simulation = Simulation(experiment, data, flat, executor)
-        folder = open_folder(simulation, identity(experiment, data, flat.layout))
+        folder = open_folder(simulation)
         history = []
         if folder is not None:
             open_.enter_context(folder)
@@ -204,6 +208,10 @@ def _follow(
     if keeper is not None:
         keeper.save(simulation.round - 1)
     return history
+
+
+def _identity(simulation: Simulation) -> str:
+    return identity(simulation.experiment, simulation.data, simulation.server.layout)
 
 
 def _room(simulation: Simulation) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,8 @@ def _lines(rounds: int) -> Callable[[RoundEnd], None]:
 
 def tell(sentence: str) -> None:
     """Something that a person should know, beside the output."""
-    print(f"fedkeel: {sentence}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # nobody listens
+        print(f"fedkeel: {sentence}", file=sys.stderr, flush=True)
 
 
 def summary(folder: Path, figure: Path) -> None:

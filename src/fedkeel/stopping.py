@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 class Stop:
     """A wish that a run may end after the round that is going on."""
@@ -20,7 +22,10 @@ class Stop:
 
     @contextmanager
     def on_signals(self, tell: Callable[[str], None]) -> Iterator[Stop]:
-        """Ctrl-C and SIGTERM are such a wish; the second time, or while no round is going on, they end it at once."""
+        """Ctrl-C, SIGTERM and a closed terminal are such a wish; a second one, or one before the rounds, ends it at once.
+
+        Signals that this process was told to ignore (nohup) stay ignored.
+        """
 
         def handle(number: int, _: FrameType | None) -> None:
             self.code = 128 + number
@@ -29,7 +34,8 @@ class Stop:
             self.asked = True
             tell("stopping after this round, with a checkpoint; once more to stop at once")
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handle) for number in heard}
         try:
             yield self
         finally:

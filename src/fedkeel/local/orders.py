@@ -91,6 +91,10 @@ class Trained:
         """[m], whether weights and loss are finite."""
         return self.columns["finite"]
 
+    def sound(self, max_loss: float) -> Tensor:
+        """[m], whether training came to something: all is finite, and the loss is not above a bound."""
+        return self.finite & (self.loss <= max_loss)
+
     def pick(self, rows: Sequence[int]) -> Trained:
         """Some of them; sums over all of them are left behind."""
         return Trained({name: tensor[rows] for name, tensor in self.columns.items() if not name.startswith(SUM)})

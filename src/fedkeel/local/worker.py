@@ -157,7 +157,7 @@ def main(post: Post, inherited: Sequence[int], trainer: Trainer, evaluator: Eval
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != post.parent:  # it died before it could be watched
         os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM):  # these are for the parent, whoever gets them
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # these are for the parent, whoever gets them
         signal.signal(number, signal.SIG_IGN)
     for file in inherited:
         os.close(file)

@@ -23,8 +23,10 @@ class Desk(Stateful):
 
     saved = ("kept", "_ready")
 
-    def __init__(self, executor: Executor | None) -> None:
+    def __init__(self, executor: Executor | None, max_loss: float) -> None:
+        """A loss above `max_loss` counts as divergence."""
         self.executor = executor
+        self._max_loss = max_loss
         self.kept: dict[int, Message] = {}
         self._ready: dict[int, Flight] = {}
         self._results: dict[int, tuple[Trained, int]] = {}
@@ -80,8 +82,8 @@ class Desk(Stateful):
         A client whose training came to nothing has what it had before.
         """
         kept = trained.kept
-        for row, (order, finite) in enumerate(zip(orders, trained.finite.tolist(), strict=True)):
-            if not finite:
+        for row, (order, sound) in enumerate(zip(orders, trained.sound(self._max_loss).tolist(), strict=True)):
+            if not sound:
                 continue
             if kept:
                 self.kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}

@@ -26,14 +26,14 @@ class Refusal:
 class Gate(Stateful):
     """Looks at what an upload claims to be, and at what is in it."""
 
-    saved = ("_taken",)
+    saved = ("_come",)
 
     def __init__(self, settings: GateSettings, layout: Layout, uploads: Part, clients: int) -> None:
         self._settings = settings
         self._layout = layout
         self._part = None if uploads == "all" else layout.mask(uploads)
-        self._taken = np.zeros(clients, dtype=np.int64)
-        """[N], each client's last job that was let in; 0: none."""
+        self._come = np.zeros(clients, dtype=np.int64)
+        """[N], each client's last job of which the upload has come; 0: none."""
 
     def claim(self, client: int, job: int, version: int, expected: int | None, newest: int) -> Refusal | None:
         """Whether an upload is what the server waits for.
@@ -44,12 +44,12 @@ class Gate(Stateful):
         if version > newest:
             return Refusal("from the future", f"it claims version {version}, the newest is {newest}")
         if job == expected:
-            self._taken[client] = job
+            self._come[client] = job
             return None
-        if job == self._taken[client]:
-            return Refusal("duplicate", f"job {job} was let in before")
+        if job == self._come[client]:
+            return Refusal("duplicate", f"job {job} has come before")
         waits = "none is expected" if expected is None else f"job {expected} is expected"
-        return Refusal("old job", f"job {job} was given up, {waits}")
+        return Refusal("old job", f"job {job} is over, {waits}")
 
     def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
         """For each upload, why its content is not acceptable, if there is a reason.
@@ -63,8 +63,7 @@ class Gate(Stateful):
         if trained.w.dtype != start.dtype:
             return [Refusal("wrong dtype", f"weights of {trained.w.dtype}, accepted: {start.dtype}")] * count
         refusals: list[Refusal | None] = [None] * count
-        healthy = trained.finite & (trained.loss <= self._settings.max_loss)
-        for row in torch.nonzero(~healthy)[:, 0].tolist():
+        for row in torch.nonzero(~trained.sound(self._settings.max_loss))[:, 0].tolist():
             refusals[row] = self._diverged(orders[row], trained, row)
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered else [])]
         for each in sent:

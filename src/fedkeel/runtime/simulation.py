@@ -53,7 +53,7 @@ class Simulation(Stateful):
         self.server = Server(experiment, data, model)
         self.flights = Flights(Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed))
         self.turns = Turns(experiment, data.sizes, self.flights)
-        self.desk = Desk(executor)
+        self.desk = Desk(executor, experiment.gate.max_loss)
         self.ledger = Ledger()
         self.intake = Intake(experiment, data, self.server, self.flights, self.desk, self.ledger)
         first = self.server.client_rule.initial(model.w.clone(), model.buffers)
