@@ -120,7 +120,7 @@ def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
 
 def test_run_says_what_was_lost(tmp_path: Path) -> None:
     said = fedkeel("run", "model=linear", "rounds=3", "fleet.dropout=0.4", "executor=serial", cwd=tmp_path).stdout
-    (lost,) = re.findall(r"not taken in +(\d+) jobs lost or not needed, 0 updates refused", said)
+    (lost,) = re.findall(r"not taken in +(\d+) jobs lost or not needed, 0 uploads refused by the gate", said)
     (folder,) = (tmp_path / "runs").iterdir()
     assert int(lost) == len((folder / "unfinished.jsonl").read_text().splitlines()) > 0
 

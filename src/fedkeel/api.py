@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import InputError
+from fedkeel.errors import FedkeelError, InputError, StoppedError
 from fedkeel.experiment import ExecutorSettings, Experiment
 from fedkeel.keeper import Keeper
 from fedkeel.local.build import Workshop
@@ -25,7 +25,7 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.gate import objection
 from fedkeel.local.processes import unavailable
 from fedkeel.local.remember import place, recall, remember
-from fedkeel.outcome import own_model, save, score_clients, summarise
+from fedkeel.outcome import own_model, save, score_clients, summarise, tests_clients
 from fedkeel.params import FlatModel
 from fedkeel.prepare import prepare
 from fedkeel.record.folder import EXPERIMENT, RunFolder, begun, check_free, check_room, complete
@@ -92,8 +92,8 @@ def run(
     """Run an experiment; with `out`, leave a run folder there, with `below`, in a new folder inside that one.
 
     `data` and `model` take the place of the experiment's data set, partition and model. Everything is checked
-    before the folder is made and training starts; the user's model itself is never changed. `stop` may ask for an end
-    before time; `resume` goes on from there.
+    before the folder is made and training starts; the user's model itself is never changed. `stop`, one for each run,
+    may ask for an end before time, which is a `StoppedError`; `resume` goes on from there.
     """
     if out is not None:
         check_free(Path(out))
@@ -134,7 +134,8 @@ def resume(
         raise InputError(f"resume: the run in {path} is complete; accepted: one that was stopped or killed")
 
     def reopen(simulation: Simulation) -> RunFolder:
-        folder, found = RunFolder.reopen(path, _identity(simulation))
+        check_room(path, _room(simulation))
+        folder, found = RunFolder.reopen(path, simulation.experiment, _identity(simulation))
         try:
             if found is None:
                 tell(f"{path} has no checkpoint yet: the run starts anew")
@@ -142,8 +143,12 @@ def resume(
                 for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
                     tell(sentence)
                 simulation.restore(found.state)
-        except BaseException:
+        except BaseException as error:
             folder.close()
+            if isinstance(error, KeyError):
+                raise FedkeelError(
+                    f"checkpoint {found and found.path} lacks {error}: another version wrote it"
+                ) from error
             raise
         return folder
 
@@ -173,7 +178,8 @@ def _execute(
         if folder is not None:
             open_.enter_context(folder)
             history = folder.history()
-        history += _follow(simulation, folder, progress, stop or Stop())
+        stop = stop or Stop()
+        history += _follow(simulation, folder, progress, stop)
         in_flight = simulation.flights.close()
         if folder is not None:
             folder.add_rest(simulation.round, in_flight, simulation.intake.refused)
@@ -181,6 +187,8 @@ def _execute(
         flat.load(simulation.server.evaluated, simulation.server.buffers)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
+            if stop.asked and tests_clients(simulation):
+                raise StoppedError(f"stopped after the last round, before clients are tested; {folder.standing}")
         tuned = score_clients(simulation, workshop, choice, summary, folder)
         if folder is not None:
             folder.finish(summary)
@@ -205,13 +213,15 @@ def _follow(
                 progress(end)
             if keeper is not None:
                 keeper.save_if_due(end.round)
+            elif stop.asked and not simulation.over:
+                raise StoppedError(f"stopped after round {end.round}; nothing was recorded")
     if keeper is not None:
         keeper.save(simulation.round - 1)
     return history
 
 
 def _identity(simulation: Simulation) -> str:
-    return identity(simulation.experiment, simulation.data, simulation.server.layout)
+    return identity(simulation.data, simulation.server.layout, simulation.flights.fleet)
 
 
 def _room(simulation: Simulation) -> int:

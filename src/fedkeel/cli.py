@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="fedkeel",
     help="Federated learning across unequal clients.",
-    epilog="Exit codes: 0 done, 2 bad input, 3 training diverged, 130 interrupted, 1 anything else. "
+    epilog="Exit codes: 0 done, 2 bad input, 3 training diverged, 130 interrupted (143 by SIGTERM), 1 anything else. "
     "--debug anywhere shows the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
@@ -124,7 +124,8 @@ def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
             "to begin there"
         )
     stored = Experiment.load(folder / EXPERIMENT)
-    if given is not None and (reason := contradiction(given, stored)):
+    reason = contradiction(stored.model_dump(), given.model_dump(exclude_unset=True)) if given is not None else None
+    if reason:
         raise InputError(
             f"--resume: the run in {folder} was begun with {reason}; accepted: the same, or another folder"
         )

@@ -100,7 +100,7 @@ def _lines(rounds: int) -> Callable[[RoundEnd], None]:
 
 def tell(sentence: str) -> None:
     """Something that a person should know, beside the output."""
-    with suppress(OSError):  # nobody listens
+    with suppress(OSError, ValueError):  # nobody listens any more
         print(f"fedkeel: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -123,8 +123,9 @@ def summary(folder: Path, figure: Path) -> None:
     if lost := s.get("finetuning_diverged"):
         table.add_row("... fine-tuned", f"diverged on {len(lost)} of {s['clients']} clients; try a smaller local.lr")
     table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
-    if s["jobs_lost"] or s["updates_refused"]:
-        refused = f"{s['updates_refused']} updates refused"
+    turned_away = sum(s["uploads_turned_away"].values())
+    if s["jobs_lost"] or s["updates_refused"] or turned_away:
+        refused = f"{turned_away} uploads refused by the gate, {s['updates_refused']} by the method"
         table.add_row("not taken in", f"{s['jobs_lost']} jobs lost or not needed, {refused}")
     table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {ExecutorSettings(**s['executor']).label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -219,18 +219,20 @@ class Experiment(Section):
         return yamltext.write(self.model_dump())
 
 
-def contradiction(given: Experiment, stored: Experiment) -> str | None:
-    """The first thing that an earlier description has otherwise than this one says in so many words, if there is one.
+def contradiction(said: Mapping[str, Any], known: Mapping[str, Any], aside: Container[str] = ()) -> str | None:
+    """The first setting that one description has otherwise than another, if there is one: 'local.lr=0.1, not 0.2'.
 
-    An executor that is left open contradicts none.
+    Both as `Experiment.model_dump` gives them. What only one of them has contradicts nothing, nor does an executor that
+    is left open, nor what is to be put aside.
     """
-    said = given.model_dump(exclude_unset=True)
-    if given.executor.kind == "auto":
-        said.pop("executor", None)
-    known = stored.model_dump()
-    for section, value in said.items():
-        for key, told in value.items() if isinstance(value, dict) else [(None, value)]:
-            before = known[section] if key is None else known[section].get(key)
-            if before != told:
-                return f"{section if key is None else f'{section}.{key}'}={before}, not {told}"
+    for section in (name for name in said if name in known and name not in aside):
+        one, other = said[section], known[section]
+        if not isinstance(one, dict) or not isinstance(other, dict):
+            if one != other:
+                return f"{section}={one}, not {other}"
+            continue
+        for key in (name for name in one if name in other and (section, name) != ("executor", "workers")):
+            left_open = section == "executor" and (one[key] in (None, "auto") or other[key] in (None, "auto"))
+            if one[key] != other[key] and not left_open:
+                return f"{section}.{key}={one[key]}, not {other[key]}"
     return None

@@ -18,6 +18,7 @@ class Keeper(AbstractContextManager["Keeper"]):
         self._simulation, self._folder, self._stop = simulation, folder, stop
         self._settings = simulation.experiment.checkpoint
         self._saved = perf_counter()
+        self._tried = False
 
     def add(self, end: RoundEnd) -> None:
         """Write down a round."""
@@ -28,7 +29,12 @@ class Keeper(AbstractContextManager["Keeper"]):
         rounds, seconds = self._settings.rounds, self._settings.seconds
         by_round = rounds is not None and round % rounds == 0
         by_time = seconds is not None and perf_counter() - self._saved >= seconds
-        if self._simulation.over or not (by_round or by_time or self._stop.asked):
+        if self._simulation.over:
+            return
+        if not (by_round or by_time or self._stop.asked):
+            if not self._tried:  # early, so that a state that cannot be written costs no more than a round
+                self._folder.check(self._simulation.snapshot())
+                self._tried = True
             return
         self.save(round)
         if self._stop.asked:
@@ -50,5 +56,6 @@ class Keeper(AbstractContextManager["Keeper"]):
         with suppress(FedkeelError):  # what led to it, unless the disk is to blame
             rest = self._simulation.flights.close(), self._simulation.intake.refused
             self._folder.add_rest(self._simulation.round, *rest)
-        if isinstance(error, DivergenceError):
-            raise DivergenceError(f"{error}; {self._folder.last}") from error
+        if self._folder.way_on not in str(error):
+            stands = self._folder.last if isinstance(error, DivergenceError) else self._folder.standing
+            error.args = (f"{error}; {stands}",)

@@ -39,6 +39,13 @@ def own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Modu
     return flat.release()
 
 
+def tests_clients(simulation: Simulation) -> bool:
+    """Whether clients' own models are tested at the end."""
+    experiment = simulation.experiment
+    asked = experiment.evaluate_clients or experiment.finetune_epochs > 0
+    return asked or not simulation.server.client_rule.global_model
+
+
 def score_clients(
     simulation: Simulation, workshop: Workshop, choice: Choice, summary: dict[str, Any], folder: RunFolder | None
 ) -> NDArray[np.float64] | None:
@@ -46,9 +53,8 @@ def score_clients(
 
     Puts the spreads into the summary, writes a row a client, and returns the accuracies after fine-tuning.
     """
-    experiment, rule = simulation.experiment, simulation.server.client_rule
-    epochs = experiment.finetune_epochs
-    if not (experiment.evaluate_clients or epochs or not rule.global_model):
+    epochs = simulation.experiment.finetune_epochs
+    if not tests_clients(simulation):
         return None
     found = {"accuracy": accuracies(simulation.client_scores())}
     summary["client_accuracy"] = spread(found["accuracy"])
@@ -109,13 +115,13 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Cho
         "final_loss": last.loss,
         "target_accuracy": target,
         "rounds_to_target": reached.round if reached else None,
-        "virtual_seconds": last.virtual_seconds,
+        "virtual_seconds": simulation.flights.now,
         "virtual_seconds_to_target": reached.virtual_seconds if reached else None,
         "updates_to_target": reached.updates if reached else None,
         "bytes_to_target": reached.bytes_up + reached.bytes_down if reached else None,
-        "bytes_up": last.bytes_up,
-        "bytes_down": last.bytes_down,
-        "updates": last.updates,
+        "bytes_up": simulation.ledger.bytes_up,
+        "bytes_down": simulation.ledger.bytes_down,
+        "updates": simulation.ledger.updates,
         "updates_refused": simulation.ledger.refused,
         "uploads_turned_away": simulation.ledger.turned_away,
         "jobs_lost": simulation.flights.lost,

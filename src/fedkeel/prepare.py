@@ -23,12 +23,12 @@ from fedkeel.errors import InputError, shown
 from fedkeel.experiment import DatasetSettings, Experiment, ModelSettings
 from fedkeel.local.batches import batch_sizes
 from fedkeel.params import Layout, head_objection
+from fedkeel.sections import GIVEN
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
 COPIES = 6
 """Of a model that a run needs at least: the server's, a client's, its gradient, its update and what is kept of them."""
-GIVEN = "custom:"  # the prefix of the recorded name of something handed over in Python
 
 
 def prepare(
@@ -54,7 +54,8 @@ def federate(experiment: Experiment) -> FederatedData:
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
         raise InputError(
-            f"dataset.name: {shown(settings.name)} was given in Python; accepted: hand it to run(data=...)"
+            f"dataset.name: {shown(settings.name)} was given in Python; "
+            "accepted: hand it to run(data=...) or resume(data=...)"
         )
     loaded = usercode.call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
     if isinstance(loaded, FederatedData):
@@ -138,7 +139,10 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
         module = _copied(given)
     elif settings.name.startswith(GIVEN):
-        raise InputError(f"model.name: {shown(settings.name)} was given in Python; accepted: hand it to run(model=...)")
+        raise InputError(
+            f"model.name: {shown(settings.name)} was given in Python; "
+            "accepted: hand it to run(model=...) or resume(model=...)"
+        )
     else:
         with torch.random.fork_rng(devices=[]):
             _check_room(experiment, data)

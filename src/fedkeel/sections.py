@@ -17,6 +17,8 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
 Size = Annotated[float, Field(gt=0, le=1e38)]
 """A positive number that float32 can hold."""
+GIVEN = "custom:"
+"""Begins the recorded name of data or a model that was handed over in Python."""
 
 
 class DatasetSettings(Section):

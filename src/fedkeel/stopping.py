@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -22,7 +22,7 @@ class Stop:
 
     @contextmanager
     def on_signals(self, tell: Callable[[str], None]) -> Iterator[Stop]:
-        """Ctrl-C, SIGTERM and a closed terminal are such a wish; a second one, or one before the rounds, ends it at once.
+        """Ctrl-C, SIGTERM and a closed terminal are such a wish; a second one, or an early one, ends the run at once.
 
         Signals that this process was told to ignore (nohup) stay ignored.
         """
@@ -32,7 +32,8 @@ class Stop:
             if self.asked or not self.heard:
                 raise KeyboardInterrupt
             self.asked = True
-            tell("stopping after this round, with a checkpoint; once more to stop at once")
+            with suppress(OSError, ValueError):  # nobody listens any more
+                tell("stopping after this round, with a checkpoint; once more to stop at once")
 
         heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, handle) for number in heard}

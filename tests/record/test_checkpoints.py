@@ -272,7 +272,7 @@ def write_state(folder: Path, text: str) -> None:
     [
         (lambda told: told.update(format=2), "its format is 2; this version reads 1"),
         (lambda told: told.pop("format"), "its format is None; this version reads 1"),
-        (lambda told: told.update(identity="other"), "it belongs to another run"),
+        (lambda told: told.update(identity="other"), "it belongs to another model, other data or other devices"),
         (lambda told: told.update(number=1), "it is of round 1, not 2"),
         (lambda told: told["state"].update(value={"$set": []}), "$set stands for nothing known"),
         (lambda told: told["state"].update(value={"$tensor": ["x", 0]}), "its contents make no sense (KeyError: 'x')"),
@@ -318,7 +318,7 @@ def test_all_that_is_wrong_is_told(two: Path) -> None:
         f"there is no usable checkpoint: checkpoint {path}/round-2 cannot be used: {STATE} is missing; "
         f"checkpoint {path}/round-1 cannot be used: {TENSORS} is damaged (it has 0 bytes instead of {size})"
     )
-    with pytest.raises(FedkeelError, match="it belongs to another run"):
+    with pytest.raises(FedkeelError, match="it belongs to another model, other data or other devices"):
         store(two, identity="another").load()
 
 
@@ -390,7 +390,7 @@ def test_a_disk_that_is_full_damages_nothing(tmp_path: Path, big: Any) -> None:
 
 
 def test_what_cannot_be_written_changes_nothing(two: Path) -> None:
-    with pytest.raises(TypeError, match="part: a generator"):
+    with pytest.raises(FedkeelError, match="part: a generator"):
         store(two).save(3, {"part": (i for i in ())})
     assert names(two) == ["round-1", "round-2"]
 

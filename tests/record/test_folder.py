@@ -83,10 +83,10 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path, name: str) -> 
 def test_a_folder_that_is_let_go_of_is_free(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "a", Experiment()).close()
     for _ in range(2):
-        folder, found = RunFolder.reopen(tmp_path / "a", "")
+        folder, found = RunFolder.reopen(tmp_path / "a", Experiment(), "")
         assert found is None
         with pytest.raises(InputError, match="in use"):
-            RunFolder.reopen(tmp_path / "a", "")
+            RunFolder.reopen(tmp_path / "a", Experiment(), "")
         folder.close()
 
 
@@ -223,7 +223,8 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     assert type(error.value) is FedkeelError
     kept = sorted(path.name for path in folder.glob("checkpoint/round-*"))
     assert kept or round == 1
-    told = f"{kept[-1]}; fedkeel run --resume {folder} goes on from there" if kept else "starts it anew"
+    again = f"fedkeel.resume({str(folder)!r}, data=..., model=...), with what was given before,"
+    told = f"{kept[-1]}; {again} goes on from there" if kept else "starts it anew"
     assert str(error.value).endswith(told)
     assert not list(folder.glob("*.partial"))
     assert not list(folder.glob("checkpoint/.*"))
@@ -243,13 +244,13 @@ def test_a_disk_that_fails_once_at_any_time(
     def sometimes(file: int) -> None:
         nonlocal calls
         calls += 1
-        if calls == call + 2:  # the first is the experiment's
+        if calls == call + 3:  # the first two are the experiment's
             _full(file)
 
     monkeypatch.setattr(os, "fsync", sometimes)
     with pytest.raises(FedkeelError, match="No space left") as error:
         run(faulty("fedasync", checkpoint={"rounds": 2}), folder, **given())
-    assert f"fedkeel run --resume {folder}" in str(error.value)
+    assert f"fedkeel.resume({str(folder)!r}" in str(error.value)
     resumed(folder, **given())
     for name in folders.ROWS:
         assert [{**row, "wall_seconds": 0} for row in rows(whole, name)] == [

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedkeel import Experiment, FederatedData, InputError, run
 from fedkeel.algorithms import methods
 from fedkeel.api import resume
-from fedkeel.errors import DivergenceError, FedkeelError
+from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.experiment import ExecutorSettings
 from fedkeel.local import choose
 from fedkeel.local.build import Workshop
@@ -222,14 +222,14 @@ def shifted(labels: int = 0, samples: float = 0.0) -> FederatedData:
 
 
 FOREIGN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
-    "labels": (lambda: {"data": shifted(labels=1), "model": bench.net(4)}, "another run"),
-    "samples": (lambda: {"data": shifted(samples=1.0), "model": bench.net(4)}, "another run"),
+    "labels": (lambda: {"data": shifted(labels=1), "model": bench.net(4)}, "other data"),
+    "samples": (lambda: {"data": shifted(samples=1.0), "model": bench.net(4)}, "other data"),
     "fewer clients": (
         lambda: {**given(), "data": FederatedData.from_clients(bench.clients()[:5], test=bench.clients()[3])},
         "clients: 6 is not accepted",
     ),
-    "widths": (lambda: given(bench.net(5)), "another run"),
-    "layers": (lambda: given(bench.net(4, 4)), "another run"),
+    "widths": (lambda: given(bench.net(5)), "other data"),
+    "layers": (lambda: given(bench.net(4, 4)), "other data"),
     "no data": (lambda: {"model": bench.net(4)}, "given in Python"),
     "no model": (lambda: {"data": bench.data()}, "given in Python"),
 }
@@ -270,7 +270,8 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 
 def test_a_run_in_use(tmp_path: Path) -> None:
     stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
-    folder, _ = RunFolder.reopen(tmp_path / "a", _identity(tmp_path / "a"))
+    stored = Experiment.load(tmp_path / "a" / "experiment.yaml")
+    folder, _ = RunFolder.reopen(tmp_path / "a", stored, _identity(tmp_path / "a"))
     before = left(tmp_path / "a")
     with folder, pytest.raises(InputError, match="is in use"):
         resume(tmp_path / "a", **given())
@@ -399,7 +400,7 @@ def test_an_edited_experiment(half: Half) -> None:
     text = path.read_text()
     for key, value in (("rounds", 9), ("seed", 8)):
         path.write_text(yaml.safe_dump({**yaml.safe_load(text), key: value}))
-        with pytest.raises(FedkeelError, match="belongs to another run"):
+        with pytest.raises(FedkeelError, match=f"written with {key}=.*, not {value}|other data"):
             resume(folder, **given())
     path.write_text("rounds: many")
     with pytest.raises(InputError, match="rounds"):
@@ -490,7 +491,8 @@ def test_a_run_that_diverged_keeps_its_last_good_checkpoint(tmp_path: Path) -> N
 def test_a_stop_without_a_folder_has_nothing_to_go_on_from() -> None:
     stop = Stop()
     stop.asked = True
-    assert len(run(faulty("fedavg"), stop=stop, **given()).history) == 5
+    with pytest.raises(StoppedError, match="stopped after round 1; nothing was recorded"):
+        run(faulty("fedavg"), stop=stop, **given())
 
 
 # Completeness: nothing that changes in a run is forgotten in a checkpoint.

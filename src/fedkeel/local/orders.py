@@ -95,7 +95,7 @@ class Trained:
         """[m], whether training came to something: all is finite, and the loss is not above a bound."""
         return self.finite & (self.loss <= max_loss)
 
-    def pick(self, rows: Sequence[int]) -> Trained:
+    def pick(self, rows: Sequence[int] | slice) -> Trained:
         """Some of them; sums over all of them are left behind."""
         return Trained({name: tensor[rows] for name, tensor in self.columns.items() if not name.startswith(SUM)})
 

@@ -80,18 +80,20 @@ class Checkpoints:
 
     def save(self, number: int, state: Any) -> Path:
         """Write a checkpoint, then remove what is not needed any more."""
-        plain, tensors = encode(state, self._classes)
+        plain, tensors = self._encode(state)
         path = self.folder / f"round-{number}"
         before = self._all()
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(parents=True)
-                _sync_folder(self.folder.parent)
+                sync_folder(self.folder.parent)
             self.clean()
             self._write(path, number, plain, tensors)
-        except OSError as error:
+        except Exception as error:
             with suppress(OSError):
                 self.clean()
+            if not isinstance(error, OSError):
+                raise
             stands = [other.name for other in self._all() if other in before and other not in self._unusable]
             raise FedkeelError(
                 f"checkpoint {path} could not be written ({error.strerror or error}); "
@@ -104,8 +106,21 @@ class Checkpoints:
 
     @property
     def newest(self) -> Path | None:
-        """The last one that was written, if there is one."""
-        return next(iter(self._all()), None)
+        """The last one that is of any use, if there is one."""
+        return next((path for path in self._all() if path not in self._unusable), None)
+
+    def check(self, state: Any) -> None:
+        """Refuse a state that cannot be written."""
+        self._encode(state)
+
+    def _encode(self, state: Any) -> tuple[Any, Tensors]:
+        try:
+            return encode(state, self._classes)
+        except TypeError as error:
+            raise FedkeelError(
+                f"the state cannot be written down: {error}; accepted in what a method remembers, sends or keeps: "
+                "tensors, numbers, strings, lists and dictionaries of these"
+            ) from error
 
     def load(self, objection: Callable[[Any], str | None] = lambda _: None) -> Loaded | None:
         """The newest usable checkpoint; None where there is none at all.
@@ -182,11 +197,11 @@ class Checkpoints:
         with _synced(new / STATE) as file:
             file.write(_HEAD % sha256(text).hexdigest().encode())
             file.write(text)
-        _sync_folder(new)
+        sync_folder(new)
         if os.path.lexists(path):
             os.rename(path, old)
         os.rename(new, path)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def _prune(self, number: int) -> None:
         """Remove what was found to be unusable, and all but the newest `keep` up to this one."""
@@ -241,7 +256,7 @@ class Checkpoints:
         if body.get("format") != FORMAT:
             raise _UnusableError(f"its format is {body.get('format')!r}; this version reads {FORMAT}")
         if body.get("identity") != self.identity:
-            raise _UnusableError("it belongs to another run")
+            raise _UnusableError("it belongs to another model, other data or other devices")
         if body.get("number") != number:
             raise _UnusableError(f"it is of round {body.get('number')!r}, not {number}")
 
@@ -313,7 +328,8 @@ def _synced(path: Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Wait until what was made, renamed or removed in it is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -47,7 +47,11 @@ def encode(value: Any, classes: Sequence[type]) -> tuple[Any, Tensors]:
 
 def decode(plain: Any, tensors: Mapping[str, Tensor], classes: Sequence[type]) -> Any:
     """The state again; `tensors` holds all rows of one name as one tensor, which is not needed afterwards."""
-    return _Decoder(plain["classes"], tensors, classes).one(plain["value"])
+    decoder = _Decoder(plain["classes"], tensors, classes)
+    try:
+        return decoder.one(plain["value"])
+    finally:
+        decoder.forget()  # it knows itself: what it holds would stay in memory until a collection
 
 
 class _Encoder:
@@ -197,6 +201,9 @@ class _Decoder:
                     raise DecodeError(f"{mark} stands for nothing known")
                 return self._kinds[mark](content)
         return dict(zip(plain, self._many(list(plain.values())), strict=True))
+
+    def forget(self) -> None:
+        self._kinds, self._tensors, self._seen = {}, {}, {}
 
     def _many(self, plain: list[Any]) -> list[Any]:
         if set(map(type, plain)) <= _WITH_INT:

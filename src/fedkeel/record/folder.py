@@ -18,14 +18,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.experiment import Experiment
-from fedkeel.record.checkpoints import Checkpoints, Loaded
+from fedkeel.experiment import Experiment, contradiction
+from fedkeel.record.checkpoints import Checkpoints, Loaded, sync_folder
 from fedkeel.record.lock import BusyError, lock
 from fedkeel.record.rows import START, Rows, line, lines
 from fedkeel.runtime import CLASSES
 from fedkeel.runtime.progress import Evaluation, RoundEnd
+from fedkeel.sections import GIVEN
 
-EXPERIMENT, SUMMARY = "experiment.yaml", "summary.json"
+EXPERIMENT, SUMMARY, ACCURACIES = "experiment.yaml", "summary.json", "client_accuracy.jsonl"
 ROWS = ("history", "clients", "rounds", "unfinished", "refused")
 _PARTIAL = ".partial"
 
@@ -40,9 +41,10 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     Whoever has it open has it alone.
     """
 
-    def __init__(self, path: Path, identity: str, wait: bool) -> None:
-        """Open what is there; `identity` says which run it is."""
+    def __init__(self, path: Path, experiment: Experiment, identity: str, wait: bool) -> None:
+        """Open what is there; `identity` says what the run works on."""
         self.path = path
+        self._experiment = experiment
         self.checkpoints = Checkpoints(path / "checkpoint", identity, CLASSES)
         self._rows = {name: Rows(path / f"{name}.jsonl") for name in ROWS[:1]}
         lock(self._rows["history"].fileno(), wait)
@@ -55,7 +57,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path, identity, wait=False)
+            folder = cls(path, experiment, identity, wait=False)
             try:
                 if begun(path):
                     raise _taken(path)
@@ -83,15 +85,15 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             path = parent / f"{name}-{number}"
 
     @classmethod
-    def reopen(cls, path: Path, identity: str) -> tuple[RunFolder, Loaded | None]:
+    def reopen(cls, path: Path, experiment: Experiment, identity: str) -> tuple[RunFolder, Loaded | None]:
         """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one)."""
         try:
-            folder = cls(path, identity, wait=True)
+            folder = cls(path, experiment, identity, wait=True)
             try:
                 found = folder.checkpoints.load(folder._objection)
                 folder._rewind(found)
                 folder.checkpoints.clean()
-                for left in path.glob(f"*{_PARTIAL}"):
+                for left in filter(_is_partial, path.iterdir()):
                     left.unlink()
             except BaseException:
                 folder.close()
@@ -103,7 +105,10 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return folder, found
 
     def _objection(self, state: Mapping[str, Any]) -> str | None:
-        """Why the rows that go with a checkpoint are not there, if there is a reason."""
+        """Why a checkpoint does not fit the description, or the rows that go with it are not there, if so."""
+        other = contradiction(state["experiment"], self._experiment.model_dump(), aside=("name", "checkpoint"))
+        if other:
+            return f"it was written with {other}"
         return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
 
     def _rewind(self, found: Loaded | None) -> None:
@@ -144,12 +149,11 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             try:
                 return self.checkpoints.save(round, {**state, "rows": positions})
             except FedkeelError as error:
-                raise FedkeelError(f"{error}; {self._way_on}") from error
-            except TypeError as error:
-                raise FedkeelError(
-                    f"the state cannot be written down: {error}; accepted in what a method remembers, sends or keeps: "
-                    "tensors, numbers, strings, lists and dictionaries of these"
-                ) from error
+                raise FedkeelError(f"{error}; {self.way_on}") from error
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state that cannot be written."""
+        self.checkpoints.check(state)
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""
@@ -162,7 +166,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         rows = zip(*(column.tolist() for column in columns.values()), strict=True)
         known = ([None if value != value else value for value in row] for row in rows)
         told = (line({"client": client, **dict(zip(columns, row, strict=True))}) for client, row in enumerate(known))
-        self._write("client_accuracy.jsonl", "".join(told))
+        self._write(ACCURACIES, "".join(told))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, last of all: a folder that has one is complete."""
@@ -191,6 +195,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
             os.replace(partial, self.path / name)
+            sync_folder(self.path)
         except BaseException:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
@@ -214,11 +219,14 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     @property
     def standing(self) -> str:
         """What is safe, and how to go on."""
-        return f"{self.last}; {self._way_on}"
+        return f"{self.last}; {self.way_on}"
 
     @property
-    def _way_on(self) -> str:
+    def way_on(self) -> str:
+        """How to go on."""
         how = "goes on from there" if self.checkpoints.newest else "starts it anew"
+        if any(name.startswith(GIVEN) for name in (self._experiment.dataset.name, self._experiment.model.name)):
+            return f"fedkeel.resume({str(self.path)!r}, data=..., model=...), with what was given before, {how}"
         return f"fedkeel run --resume {shlex.quote(str(self.path))} {how}"
 
 
@@ -260,7 +268,15 @@ def check_room(path: Path, room: int) -> None:
 def _is_left_over(path: Path) -> bool:
     """Whether this is of a run that was killed before it began."""
     name, kind = path.name, path.suffix
-    return kind == _PARTIAL or (name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size)
+    return name == EXPERIMENT + _PARTIAL or (
+        name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size
+    )
+
+
+def _is_partial(path: Path) -> bool:
+    """Whether this was being written when a run was killed."""
+    name = path.name.removesuffix(_PARTIAL)
+    return name != path.name and (name in (EXPERIMENT, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
 
 
 def _taken(path: Path) -> TakenError:

@@ -1,25 +1,28 @@
-"""Which run a checkpoint belongs to."""
+"""What a run works on, beside its description."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from hashlib import sha256
 
+import numpy as np
+
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import Experiment
+from fedkeel.fleet.profile import Fleet
 from fedkeel.params import Layout
 
 _SAMPLES = 1000
 
 
-def identity(experiment: Experiment, data: FederatedData, layout: Layout) -> str:
-    """A digest of the description, of the model's layout and of the data.
+def identity(data: FederatedData, layout: Layout, fleet: Fleet) -> str:
+    """A digest of the model's layout, of the devices and of the data.
 
     Of the data: who has which samples, all labels, and the values of a thousand samples.
     """
-    digest = sha256(experiment.to_yaml().encode())
-    digest.update(repr((layout.parameters, layout.buffers)).encode())
-    assignment = data.assignment
-    for array in (assignment.indices, assignment.offsets):
+    digest = sha256(repr((layout.parameters, layout.buffers)).encode())
+    columns = [getattr(fleet, field.name) for field in fields(fleet)]
+    devices = [column for column in columns if isinstance(column, np.ndarray)]
+    for array in (data.assignment.indices, data.assignment.offsets, *devices):
         digest.update(array.tobytes())
     for part in (data.train, data.test):
         some = part.x[:: max(1, len(part.x) // _SAMPLES)].cpu().numpy().tobytes()

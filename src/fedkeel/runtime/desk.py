@@ -60,7 +60,8 @@ class Desk(Stateful):
 
     def without(self, orders: Sequence[Order], trained: Trained, refused: Sequence[int]) -> tuple[list[int], Trained]:
         """(The rows that are left, their results): sums over all clients are computed anew without the others."""
-        left = [row for row in range(len(orders)) if row not in set(refused)]
+        gone = set(refused)
+        left = [row for row in range(len(orders)) if row not in gone]
         if trained.sums and left:
             assert self.executor is not None
             return left, self.executor.train([orders[row] for row in left])
@@ -68,7 +69,7 @@ class Desk(Stateful):
 
     def snapshot(self) -> dict[str, Any]:
         """With the results: trained alone, a job would differ from itself in a stack by rounding."""
-        results = {job: trained.pick([row]).columns for job, (trained, row) in self._results.items()}
+        results = {job: trained.pick(slice(row, row + 1)).columns for job, (trained, row) in self._results.items()}
         return {**super().snapshot(), "results": results}
 
     def restore(self, state: Mapping[str, Any]) -> None:

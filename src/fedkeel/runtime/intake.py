@@ -23,8 +23,6 @@ from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.surveys import uploaded
 
-_FUTURE = 1000
-
 
 class Intake(Stateful):
     """The server's side of an upload; between rounds it remembers nothing but what was refused since."""
@@ -65,7 +63,7 @@ class Intake(Stateful):
             self._flights.write_off(flight, "upload lost")
             return False
         job = flight.before if fault == OLD and flight.before else order.job
-        version = order.version + (_FUTURE if fault == "future" else 0)
+        version = self._server.version + 1 if fault == "future" else order.version
         refusal = self.gate.claim(order.client, job, version, order.job, self._server.version)
         if refusal is not None or fault in self._experiment.faults.corruptions:
             trained = self._spend(flight, most)
@@ -164,10 +162,12 @@ class Intake(Stateful):
         """The rows that the gate refuses."""
         refusals = self.gate.judge([flight.order for flight in flights], trained)
         rows = [row for row, refusal in enumerate(refusals) if refusal is not None]
+        sent = uploaded(self._server.client_rule, trained) if rows else None
         for row in rows:
             refusal, order = refusals[row], flights[row].order
             assert refusal is not None
-            bytes_up = self._server.up + int(uploaded(self._server.client_rule, trained)[row])
+            assert sent is not None
+            bytes_up = self._server.up + int(sent[row])
             self._ledger.bytes_up += bytes_up
             self._ledger.samples += int(self._data.sizes[order.client]) * order.epochs
             self._refuse(order.client, order.job, order.version, bytes_up, refusal, flights[row])
@@ -209,7 +209,7 @@ def _damaged(trained: Trained, how: str, start: Tensor, max_norm: float | None) 
             w[:, 0] = inf
         case "huge":  # further from the start than is accepted, in every coordinate
             assert max_norm is not None
-            w[:] = start + 10 * max_norm
+            w[:] = start + start.abs() + 10 * max_norm + 1
         case "shape":
             w = w[:, 1:]
         case "dtype":

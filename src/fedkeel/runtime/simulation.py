@@ -287,7 +287,8 @@ class Simulation(Stateful):
     def snapshot(self) -> dict[str, Any]:
         """Between two rounds, everything that the rest of the run depends on."""
         parts = {name: part.snapshot() for name, part in self._parts.items()}
-        return {**super().snapshot(), **parts, "wall_seconds": self.wall_seconds}
+        also = {"experiment": self.experiment.model_dump(), "wall_seconds": self.wall_seconds}
+        return {**super().snapshot(), **parts, **also}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
