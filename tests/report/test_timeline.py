@@ -92,7 +92,7 @@ def test_lost_and_refused_jobs_are_marked(tmp_path: Path) -> None:
     axes = Figure().subplots()
     _draw(axes, told, told.clients, (0.0, 22.0))
     marks = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
-    assert marks == {"end of a lost job": [[15.5, 1.0], [14.0, 0.0]], "update refused": [[12.0, 1.0]]}
+    assert marks == {"end of a lost job": [[15.5, 1.0], [14.0, 0.0]], "upload refused": [[12.0, 1.0]]}
 
 
 def test_many_devices_are_thinned_out_evenly_and_the_title_says_so(
@@ -173,6 +173,7 @@ def test_a_run_is_drawn_as_it_was(tmp_path: Path) -> None:
         algorithm="fedasmu",
         local={"epochs": 3},
         fleet=fleet,
+        faults={"corrupt": 0.2, "twice": 0.2},
         executor="serial",
         evaluate_every=8,
     )
@@ -186,6 +187,9 @@ def test_a_run_is_drawn_as_it_was(tmp_path: Path) -> None:
     worked = sum(end - begin for _, _, begin, end in told.spans)
     rows = [row["arrived"] - row["dispatched"] for row in record.arrivals()]
     rows += [row["ended"] - row["dispatched"] for row in record.unfinished()]
+    refused = [*record.refused()]
+    rows += [row["arrived"] - row["dispatched"] for row in refused if row["dispatched"] is not None]
+    assert told.refused == [(row["client"], row["arrived"]) for row in refused]
     assert worked == pytest.approx(sum(rows))
 
 

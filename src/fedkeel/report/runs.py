@@ -53,6 +53,11 @@ class RunRecord:
         if (self.path / "unfinished.jsonl").exists():
             yield from self._rows("unfinished.jsonl")
 
+    def refused(self) -> Iterator[dict[str, Any]]:
+        """The rows of `refused.jsonl`, uploads that the gate did not let in; older runs have none."""
+        if (self.path / "refused.jsonl").exists():
+            yield from self._rows("refused.jsonl")
+
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
         """Row by row; a last line that was cut short, as a kill leaves it, is none."""
         try:

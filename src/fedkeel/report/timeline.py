@@ -31,12 +31,13 @@ STYLES: dict[str, dict[str, Any]] = {
     "training after the merge": {"facecolor": "#31a354"},
     "upload": {"facecolor": "#756bb1"},
     "lost or not needed": {"facecolor": "#fcbba1", "edgecolor": "#cb181d", "hatch": "/////"},
+    "refused by the gate": {"facecolor": "#d9d9d9", "edgecolor": "#525252", "hatch": "\\\\\\\\\\"},
     "in flight at the end": {"facecolor": "#eeeeee", "edgecolor": "#999999", "hatch": "....."},
 }
 """What a device does, in the order in which it does it."""
 MARK: dict[str, Any] = {"linestyle": "", "markersize": 5}
 LOST = {**MARK, "marker": "x", "color": "#cb181d", "label": "end of a lost job"}
-REFUSED = {**MARK, "marker": "|", "color": "black", "label": "update refused"}
+REFUSED = {**MARK, "marker": "|", "color": "black", "label": "upload refused"}
 
 Span = tuple[int, str, float, float]
 """(Client, what it does, from when, until when)."""
@@ -52,7 +53,7 @@ class Timeline:
     lost: list[tuple[int, float]]
     """(Client, time) of jobs that came to nothing."""
     refused: list[tuple[int, float]]
-    """Likewise of arrivals that the server did not want."""
+    """Likewise of arrivals that the gate or the server rule did not want."""
     mean_seconds: float
     """Of a job."""
     end: float
@@ -94,6 +95,12 @@ def spans(run: RunRecord) -> Timeline:
             partly.setdefault(row["client"], []).append(row["ended"] - row["dispatched"])
             if row["why"] != "in flight":
                 lost.append((row["client"], row["ended"]))
+    with run.told_if_damaged("refused.jsonl"):
+        for row in run.refused():
+            refused.append((row["client"], row["arrived"]))
+            if row["dispatched"] is not None:  # else it is a duplicate, or late: its job was over before
+                found += _span(row, "refused by the gate", row["dispatched"], row["arrived"])
+                partly.setdefault(row["client"], []).append(row["arrived"] - row["dispatched"])
     mean = {client: float(np.mean(times)) for client, times in (partly | seconds).items()}
     if not found:
         raise InputError(f"run folder {run.path}: no job has taken any time yet; accepted: a run with at least one")
