@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedkeel import Experiment, FedkeelError, run
 from fedkeel.fleet.faults import FaultSettings
+from fedkeel.fleet.profile import Clients, Fleet
 
 CHANCE = 0.2
 COMMON: dict[str, Any] = {
@@ -32,10 +32,10 @@ COMMON: dict[str, Any] = {
     "executor": {"kind": "vectorised", "stack": 10, "channels_last": False},
 }
 PACES: dict[str, dict[str, Any]] = {
-    "rounds": {"algorithm": "scaffold", "schedule": {"deadline_seconds": 120}},
-    "rounds, received at once": {"algorithm": "fedssmu", "schedule": {"deadline_seconds": 120}},
-    "every 10 s": {"algorithm": "fedasmu"},
-    "always 30 at work": {"algorithm": "fedbuff"},
+    "rounds (SCAFFOLD)": {"algorithm": "scaffold", "schedule": {"deadline_seconds": 120}},
+    "rounds, received at once (FedSSMU)": {"algorithm": "fedssmu", "schedule": {"deadline_seconds": 120}},
+    "every 10 s (FedASMU)": {"algorithm": "fedasmu"},
+    "always 30 at work (FedBuff)": {"algorithm": "fedbuff"},
 }
 """Paces, and the method that is run at each."""
 FLEET = {"speed_ratio": 5, "uplink_mbps": 5, "downlink_mbps": 20}
@@ -68,17 +68,28 @@ FAULTS: dict[str, dict[str, Any]] = {
 
 
 class Counted:
-    """Counts what is drawn."""
+    """Counts what is drawn while it is entered, by dispatch and client: the first dispatch is tried and then done."""
 
     def __init__(self) -> None:
-        self.faults: dict[tuple[int, int], str] = {}
-        """By dispatch and client: the first dispatch is tried before a run and then done."""
-        self._draw = FaultSettings.draw
+        self.faults: set[tuple[int, int]] = set()
+        self._draw, self._fails_at = FaultSettings.draw, Fleet.fails_at
 
-    def __call__(self, settings: FaultSettings, clients: NDArray[np.int64], seed: int, wave: int) -> Any:
-        faults, shares = self._draw(settings, clients, seed, wave)
-        self.faults |= {(wave, int(client)): fault for client, fault in zip(clients, faults, strict=True) if fault}
-        return faults, shares
+    def __enter__(self) -> Counted:
+        def draw(settings: FaultSettings, clients: Clients, seed: int, wave: int) -> Any:
+            faults, shares = self._draw(settings, clients, seed, wave)
+            self.faults |= {(wave, int(client)) for client, fault in zip(clients, faults, strict=True) if fault}
+            return faults, shares
+
+        def fails_at(fleet: Fleet, clients: Clients, seed: int, wave: int) -> Any:
+            shares = self._fails_at(fleet, clients, seed, wave)
+            self.faults |= {(wave, int(client)) for client in clients[~np.isnan(shares)]}
+            return shares
+
+        FaultSettings.draw, Fleet.fails_at = draw, fails_at  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        FaultSettings.draw, Fleet.fails_at = self._draw, self._fails_at  # type: ignore[method-assign]
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -86,35 +97,24 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def one(fault: str, pace: str, rounds: int) -> str:
-    counted = Counted()
-    FaultSettings.draw = lambda *given: counted(*given)  # type: ignore[method-assign,assignment]
+    """What was injected, and what came of it."""
     experiment = Experiment(**{"fleet": FLEET, **COMMON, **PACES[pace], **FAULTS[fault], "rounds": rounds})
-    with tempfile.TemporaryDirectory() as root:
+    ended = ""
+    with tempfile.TemporaryDirectory() as root, Counted() as counted:
         folder = Path(root) / "run"
         try:
             run(experiment, folder)
-            ended = ""
         except FedkeelError as error:
-            ended = str(error).split(";")[0]
-        finally:
-            FaultSettings.draw = counted._draw  # type: ignore[method-assign]
-        arrived = len(rows(folder, "clients"))
-        unfinished = Counter(row["why"] for row in rows(folder, "unfinished"))
+            ended = "; " + str(error).split(":")[0]
+        told = [f"{len(rows(folder, 'clients'))} taken in"]
+        told += [f"{count} {why}" for why, count in Counter(r["why"] for r in rows(folder, "unfinished")).most_common()]
         refused = Counter(row["reason"] for row in rows(folder, "refused"))
-        told = rows(folder, "rounds")
-        history = rows(folder, "history")
-    injected = f"{len(counted.faults)}" if any(experiment.faults.chances) else f"{unfinished['dropped out']}"
-    accuracy = f"{100 * np.mean([row['accuracy'] for row in history[-3:]]):.1f}" if history else "-"
-    empty = sum(not row["arrived"] for row in told)
-    cells = (
-        fault, pace, injected, f"{arrived}", _told(unfinished), _told(refused),
-        f"{len(told)}" + (f", {empty} empty" if empty else ""), accuracy, ended,
-    )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
-def _told(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
+        told += [f"{count} refused: {reason}" for reason, count in refused.most_common()]
+        empty = sum(not row["arrived"] for row in rows(folder, "rounds"))
+        told += [f"{empty} empty rounds"] if empty else []
+        last = [row["accuracy"] for row in rows(folder, "history")[-3:]]
+    accuracy = f"; {100 * np.mean(last):.1f} %" if last else ""
+    return f"**{len(counted.faults)}**: {', '.join(told)}{accuracy}{ended}"
 
 
 def main() -> None:
@@ -122,13 +122,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--only", nargs="*", choices=[*FAULTS], default=[*FAULTS])
     asked = parser.parse_args()
-    print(
-        "| fault | pace | injected | uploads taken in | jobs that did not arrive | uploads refused | rounds | % | end |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| injected | {' | '.join(PACES)} |")
+    print("|---" * (1 + len(PACES)) + "|")
     for fault in asked.only:
-        for pace in PACES:
-            print(one(fault, pace, asked.rounds), flush=True)
+        print(f"| {fault} | {' | '.join(one(fault, pace, asked.rounds) for pace in PACES)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property
@@ -379,3 +381,19 @@ def test_classes_must_be_dataclasses_with_different_names(classes: tuple[type, .
 def test_an_unknown_mark_is_refused() -> None:
     with pytest.raises(DecodeError, match=r"\$set stands for nothing known"):
         decode({"classes": [], "value": {"$set": [1]}}, {}, ())
+
+
+def test_nothing_is_held_on_to() -> None:
+    """Not even until the next collection."""
+    tensor = torch.ones(3)
+    held = weakref.ref(tensor)
+    gc.disable()
+    try:
+        plain, rows = encode({"a": [tensor]}, [])
+        loaded = decode(plain, load_rows(rows), [])["a"][0]
+        again = weakref.ref(loaded)
+        del tensor, rows, loaded
+        assert held() is None
+        assert again() is None
+    finally:
+        gc.enable()

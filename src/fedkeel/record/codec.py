@@ -41,8 +41,11 @@ def encode(value: Any, classes: Sequence[type]) -> tuple[Any, Tensors]:
     memory will not share it any more, and none will require a gradient. Of dataclasses only the fields are kept.
     """
     encoder = _Encoder(classes)
-    plain = encoder.one(value)
-    return {"classes": encoder.used, "value": plain}, encoder.tensors
+    try:
+        plain = encoder.one(value)
+        return {"classes": encoder.used, "value": plain}, encoder.tensors
+    finally:
+        encoder.forget()  # it knows itself: what it holds would stay in memory until a collection
 
 
 def decode(plain: Any, tensors: Mapping[str, Tensor], classes: Sequence[type]) -> Any:
@@ -51,7 +54,7 @@ def decode(plain: Any, tensors: Mapping[str, Tensor], classes: Sequence[type]) -
     try:
         return decoder.one(plain["value"])
     finally:
-        decoder.forget()  # it knows itself: what it holds would stay in memory until a collection
+        decoder.forget()  # likewise
 
 
 class _Encoder:
@@ -87,6 +90,9 @@ class _Encoder:
         if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
             return {"$scalar": [value.dtype.str, value.tobytes().hex()]}
         raise self._refuse(_a(kind))
+
+    def forget(self) -> None:
+        self._kinds, self._objects, self._seen, self.tensors = {}, {}, {}, {}
 
     def _many(self, values: Sequence[Any], steps: Iterable[Any], are_fields: bool = False) -> list[Any]:
         kinds = set(map(type, values))
