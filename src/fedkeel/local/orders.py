@@ -91,9 +91,10 @@ class Trained:
         """[m], whether weights and loss are finite."""
         return self.columns["finite"]
 
-    def sound(self, max_loss: float) -> Tensor:
-        """[m], whether training came to something: all is finite, and the loss is not above a bound."""
-        return self.finite & (self.loss <= max_loss)
+    def sound(self, max_loss: float) -> list[bool]:
+        """Of each, whether training came to something: all is finite, and the loss is not above a bound."""
+        pairs = zip(self.finite.tolist(), self.loss.tolist(), strict=True)
+        return [finite and loss <= max_loss for finite, loss in pairs]
 
     def pick(self, rows: Sequence[int] | slice) -> Trained:
         """Some of them; sums over all of them are left behind."""

@@ -83,13 +83,13 @@ class Desk(Stateful):
         A client whose training came to nothing has what it had before.
         """
         kept = trained.kept
-        for row, (order, sound) in enumerate(zip(orders, trained.sound(self._max_loss).tolist(), strict=True)):
-            if not sound:
-                continue
-            if kept:
-                self.kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
-            else:
+        if not kept:
+            for order in orders:
                 self.kept.pop(order.client, None)
+            return
+        for row, (order, sound) in enumerate(zip(orders, trained.sound(self._max_loss), strict=True)):
+            if sound:
+                self.kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
 
 
 def _arrival(flight: Flight) -> tuple[float, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -34,7 +35,6 @@ class Dispatcher(Stateful):
         self._flights = flights
         self.first = first
         """What a client keeps before its first job."""
-        self._faults = experiment.faults
         self.jobs = 0
         """So far."""
         self._message_bytes: int | None = None
@@ -51,8 +51,12 @@ class Dispatcher(Stateful):
         trial: bool,
     ) -> list[Flight]:
         """Ask clients what the server wants to know, and send them their jobs; in a trial, ask in passing."""
-        local, seed, fleet, server = self._experiment.local, self._experiment.seed, self._flights.fleet, self._server
-        sizes, now = self._data.sizes[clients], self._flights.now
+        local, fleet, server, sizes = (
+            self._experiment.local,
+            self._flights.fleet,
+            self._server,
+            self._data.sizes[clients],
+        )
         epochs, rate = server.rule.work(local.epochs, local.lr * local.lr_decay ** (round - 1), progress)
         lr = torch.full((epochs,), rate, dtype=server.state.w.dtype, device=server.state.w.device)
         orders = self._orders(clients, lr, round, wave)
@@ -67,52 +71,59 @@ class Dispatcher(Stateful):
         if surveys.count:
             answers = fleet.upload_seconds(clients, surveys.bytes_up)
             delay = float((surveys.count * fleet.train_seconds(clients, surveys.work(sizes, local)) + answers).max())
-        began = now + (fleet.download_seconds(clients, down) + delay)
-        seconds = fleet.train_seconds(clients, sizes * epochs)  # who runs out of time has used it
         sent = np.broadcast_to(0 if trial else self._upload_bytes(orders), len(orders))
-        up = fleet.upload_seconds(clients, sent)
-        faults, shares = (
-            self._faults.draw(clients, seed, wave) if any(self._faults.chances) else ([""] * len(orders), 0.0)
-        )
-        pause = self._faults.hang_seconds * np.array([fault == HANG for fault in faults])
-        leaves = np.where([fault == LEAVE for fault in faults], began + seconds * shares, np.nan)
+        counts = [1] * len(orders) if draws is None else draws.tolist()
+        return self._fly(orders, counts, epochs, (down, surveys.bytes_up, sent), delay)
+
+    def _fly(
+        self,
+        orders: Sequence[Order],
+        counts: Sequence[int],
+        epochs: int,
+        traffic: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+        delay: float,
+    ) -> list[Flight]:
+        """What the clock knows of jobs of so many epochs, which begin so much later because of surveys.
+
+        `traffic` is the bytes that go down, those that went up in surveys, and those of the uploads.
+        """
+        experiment, fleet, now = self._experiment, self._flights.fleet, self._flights.now
+        wave, (down, asked, sent) = orders[0].wave, traffic
+        clients = np.array([order.client for order in orders])
+        began = now + (fleet.download_seconds(clients, down) + delay)
+        seconds = fleet.train_seconds(clients, self._data.sizes[clients] * epochs)  # also of who runs out of time
+        faults, shares = [""] * len(orders), np.zeros(len(orders))
+        if any(experiment.faults.chances):
+            faults, shares = experiment.faults.draw(clients, experiment.seed, wave)
+        pause = experiment.faults.hang_seconds * np.array([fault == HANG for fault in faults])
         ends = {
-            LEFT: leaves,
-            "dropped out": began + seconds * fleet.fails_at(clients, seed, wave),
+            LEFT: np.where([fault == LEAVE for fault in faults], began + seconds * shares, np.nan),
+            "dropped out": began + seconds * fleet.fails_at(clients, experiment.seed, wave),
             "went offline": fleet.off_at(clients, now),
-            TOO_LATE: np.full(len(clients), now + (self._experiment.schedule.deadline_seconds or np.inf)),
+            TOO_LATE: np.full(len(clients), now + (experiment.schedule.deadline_seconds or np.inf)),
         }
         fails = np.fmin.reduce([*ends.values()])
         why = np.select([times == fails for times in ends.values()], [*ends], "")
-        counts = [1] * len(orders) if draws is None else draws.tolist()
-        columns = {
-            "bytes_down": down,
-            "bytes_up": surveys.bytes_up,
-            "began": began,
-            "epoch_seconds": seconds / epochs,
-            "finished": began + seconds + pause,
-            "upload_seconds": up,
-            "fails": fails,
-            "why": why,
-            "pause": pause,
-            "upload_bytes": sent,
-        }
-        told = zip(orders, counts, faults, *(column.tolist() for column in columns.values()), strict=True)
-        return [
-            Flight(
-                order=order,
-                dispatched=now,
-                draws=count,
-                fault=fault,
-                before=self._last(order),
-                **dict(zip(columns, row, strict=True)),
-            )
-            for order, count, fault, *row in told
-        ]
+        up = fleet.upload_seconds(clients, sent)
+        columns = (began, seconds / epochs, began + seconds + pause, up, fails, why)
+        told = zip(
+            orders,
+            down.tolist(),
+            asked.tolist(),
+            repeat(now, len(orders)),
+            *(column.tolist() for column in columns),
+            counts,
+            faults,
+            pause.tolist(),
+            sent.tolist(),
+            map(self._last, orders),
+            strict=True,
+        )
+        return [Flight(*row) for row in told]  # in the order of its fields: there may be thousands
 
     def _last(self, order: Order) -> int:
         """The client's job before this one, where devices may send that again."""
-        if not self._faults.old_job:
+        if not self._experiment.faults.old_job:
             return 0
         before = self._before.get(order.client, 0)
         self._before[order.client] = order.job
@@ -160,7 +171,7 @@ class Dispatcher(Stateful):
         that says otherwise.
         """
         rule, executor = self._server.client_rule, self._desk.executor
-        if np.isinf(self._flights.fleet.uplink).all() and not any(self._faults.chances):
+        if np.isinf(self._flights.fleet.uplink).all() and not any(self._experiment.faults.chances):
             return 0
         assert executor is not None
         if rule.ragged:

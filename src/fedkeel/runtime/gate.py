@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 import torch
@@ -63,11 +64,12 @@ class Gate(Stateful):
         if trained.w.dtype != start.dtype:
             return [Refusal("wrong dtype", f"weights of {trained.w.dtype}, accepted: {start.dtype}")] * count
         refusals: list[Refusal | None] = [None] * count
-        for row in torch.nonzero(~trained.sound(self._settings.max_loss))[:, 0].tolist():
-            refusals[row] = self._diverged(orders[row], trained, row)
+        for row, sound in enumerate(trained.sound(self._settings.max_loss)):
+            if not sound:
+                refusals[row] = self._diverged(orders[row], trained, row)
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered else [])]
         for each in sent:
-            if each.is_floating_point() and not each.sum().isfinite():  # a sum is finite only if all of it is
+            if each.is_floating_point() and each.numel() and not isfinite(each.sum()):  # it is only if all of it is
                 for row in torch.nonzero(~each.flatten(1).isfinite().all(1))[:, 0].tolist():
                     refusals[row] = refusals[row] or Refusal("not finite", "it holds numbers that are infinite or none")
         self._bound(orders, trained, refusals)

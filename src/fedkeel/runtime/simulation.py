@@ -195,17 +195,18 @@ class Simulation(Stateful):
 
     def _arrive(self, flight: Flight) -> None:
         """An upload is there, or should be: it waits for the others, or is received at once."""
+        if self.pace == "barrier":
+            self.intake.land(flight, 0)
+            return
         # Of a round, no more than the server waits for; else whatever is known, wherever the run will end.
-        wanted = self._wanted - len(self.intake.arrived) - 1
-        most = {"barrier": 0, "stream": wanted}.get(self.pace, AT_ONCE)
+        most = self._wanted - len(self.intake.arrived) - 1 if self.pace == "stream" else AT_ONCE
         here = self.intake.land(flight, most)
-        receipt = self.intake.receive(flight, self.round, most) if here and self.pace != "barrier" else None
-        if flight not in self.intake.arrived[-1:]:
+        receipt = self.intake.receive(flight, self.round, most) if here else None
+        if receipt is None:
             self.turns.lost_job()
             return
-        if self.pace != "barrier":
-            self.turns.worked()
-        for client in receipt.interrupt if receipt is not None else ():
+        self.turns.worked()
+        for client in receipt.interrupt:
             other = self.flights.by_client[client]
             if other.finished > self.flights.now and self.flights.interrupt(other) and not other.asks:
                 self.desk.add(other)
