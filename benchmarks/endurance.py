@@ -3,8 +3,8 @@
 python benchmarks/endurance.py [--rounds 2000] [--only fedavg fedasmu ...]
 
 Each method runs in a process of its own, with a checkpoint every tenth round. Memory is that of this process and of its
-workers, proportional where they share it; the files of rows grow with every round, as they should, and are written as
-the run goes on; everything else in the run folder should not grow.
+workers, proportional where they share it, without libraries. The files of rows grow with every round, as they should;
+everything else in the run folder should not grow.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def memory() -> float:
-    """MB of this process and its children."""
+    """MB of this process and its children; libraries do not count, which other processes may share and leave."""
     own = os.getpid()
     children = [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
     total = 0
     for pid in (own, *children):
         rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        total += next(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
+        total += sum(int(row.split()[1]) for row in rows if row.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return total / 1024
 
 

@@ -328,7 +328,7 @@ def nobody_left(group: int) -> bool:
 LONG = [word for word in QUICK if not word.startswith("rounds")]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_for_the_whole_group_with_workers(number: int, code: int, tmp_path: Path) -> None:
     """As a terminal or a batch system sends it: to the workers, too."""
     process = begin(tmp_path, "run", *LONG, "rounds=100000", *WORKERS, "--out", "a")
