@@ -23,8 +23,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedkeel.record.checkpoints import write_tensors
 from fedkeel.record.codec import DecodeError, decode, encode
+from fedkeel.record.durable import write_tensors
 
 
 @dataclass

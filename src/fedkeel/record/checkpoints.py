@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
-from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 import fedkeel
 from fedkeel.errors import FedkeelError
 from fedkeel.record.codec import DecodeError, Tensors, decode, encode
+from fedkeel.record.durable import sync_folder, synced, write_tensors
 
 FORMAT = 1
 STATE, TENSORS = "state.json", "tensors.safetensors"
@@ -32,19 +30,6 @@ _NAME = re.compile(r"round-(0|[1-9][0-9]*)")
 _HIDDEN = re.compile(rf"\.(?P<name>{_NAME.pattern})\.(?P<stage>{_NEW}|{_OLD}|{_GONE})")
 _HEAD = b'{"sha256": "%s",\n'
 _HEAD_BYTES = len(_HEAD % (b"0" * 64))
-_FILE_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""Types that every version of safetensors knows; others are written as bytes, with an axis more."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +179,7 @@ class Checkpoints:
             "state": plain,
         }
         text = json.dumps(body, ensure_ascii=False)[1:].encode("utf-8", "surrogatepass")
-        with _synced(new / STATE) as file:
+        with synced(new / STATE) as file:
             file.write(_HEAD % sha256(text).hexdigest().encode())
             file.write(text)
         sync_folder(new)
@@ -261,46 +246,6 @@ class Checkpoints:
             raise _UnusableError(f"it is of round {body.get('number')!r}, not {number}")
 
 
-def write_tensors(path: Path, tensors: Tensors) -> tuple[int, str]:
-    """A safetensors file, one tensor after the other: its size and SHA-256.
-
-    The longest types come first, so that all data are aligned.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    ordered = sorted(tensors.items(), key=lambda item: -_file_type(item[1][0])[1])
-    end = 0
-    for name, rows in ordered:
-        dtype, size, shape = _file_type(rows[0])
-        start, end = end, end + size * len(rows) * prod(shape)
-        header[name] = {"dtype": dtype, "shape": [len(rows), *shape], "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    digest = sha256()
-    with _synced(path) as file:
-        for part in _parts(text, ordered):
-            digest.update(part)
-            file.write(part)
-    return 8 + len(text) + end, digest.hexdigest()
-
-
-def _parts(header: bytes, ordered: Sequence[tuple[str, list[Tensor]]]) -> Iterator[Any]:
-    yield len(header).to_bytes(8, "little")
-    yield header
-    for _, rows in ordered:
-        for row in rows if rows[0].numel() else ():  # what is empty may have strides that forbid to look at bytes
-            plain = row.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
-            if plain.stride(0) != 1:  # a single number may have any, and is called contiguous all the same
-                plain = plain.clone(memory_format=torch.contiguous_format)
-            yield plain.view(torch.uint8).numpy()
-
-
-def _file_type(row: Tensor) -> tuple[str, int, tuple[int, ...]]:
-    """Of a row in the file: the name of the type, its bytes, the shape."""
-    if row.dtype in _FILE_DTYPES:
-        return _FILE_DTYPES[row.dtype], row.dtype.itemsize, tuple(row.shape)
-    return "U8", 1, (*row.shape, row.dtype.itemsize)
-
-
 def _read_state(path: Path) -> dict[str, Any]:
     raw = path.read_bytes()
     head, text = raw[:_HEAD_BYTES], raw[_HEAD_BYTES:]
@@ -317,27 +262,6 @@ def _check_tensors(path: Path, told: dict[str, Any]) -> None:
             raise _UnusableError(f"{TENSORS} is damaged (it has {size} bytes instead of {told['bytes']})")
         if file_digest(file, "sha256").hexdigest() != told["sha256"]:
             raise _UnusableError(f"{TENSORS} is damaged (its checksum differs)")
-
-
-@contextmanager
-def _synced(path: Path) -> Iterator[BinaryIO]:
-    """A new file, on the disk when it is closed."""
-    with path.open("xb", buffering=1 << 20) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until what was made, renamed or removed in it is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not every file system can do it
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _delete(path: Path) -> None:

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.experiment import Experiment, contradiction
-from fedkeel.record.checkpoints import Checkpoints, Loaded, sync_folder
+from fedkeel.record.checkpoints import Checkpoints, Loaded
+from fedkeel.record.durable import sync_folder
 from fedkeel.record.lock import BusyError, lock
 from fedkeel.record.rows import START, Rows, line, lines
 from fedkeel.runtime import CLASSES
