@@ -2,9 +2,10 @@
 
 python scripts/kills.py [--kills 200] [--seed 0] [--jobs 2] [--spawn] [--only fedasmu ...]
 
-Every kill is a test of its own: a run is started, killed after a random share of the time that the whole run takes,
-and resumed until it is complete; in every third test the resumed run is killed as well. What is then in the run folder
-must be what the undisturbed run left, byte for byte, times aside, with nothing temporary beside it and no process left.
+Every kill is a test of its own: a run is started, killed at a random moment, and resumed until it is complete; in every
+third test the resumed run is killed as well. The moment is drawn from the time between the first and the last file of a
+whole run; in every tenth test, from all of its time. What is then in the run folder must be what the undisturbed run
+left, byte for byte, times aside, with nothing temporary beside it and no process left.
 Runs are forked from a process that has loaded everything, so that kills do not fall upon imports; with --spawn they are
 commands as a user gives them.
 """
@@ -128,6 +129,8 @@ class Whole:
     words: list[str]
     folder: Path
     seconds: float
+    recorded: float
+    """Of these, from its first file to its last."""
 
 
 def undisturbed(name: str, root: Path, start: Start) -> Whole:
@@ -135,10 +138,22 @@ def undisturbed(name: str, root: Path, start: Start) -> Whole:
     words, folder = ["run", *COMMON, *CASES[name]], root / name / "whole"
     folder.parent.mkdir()
     began = time.monotonic()
-    code = wait(start([*words, "--resume", str(folder)], root / name / "whole.log"), PATIENCE)
+    process = start([*words, "--resume", str(folder)], root / name / "whole.log")
+    until_there(folder / "experiment.yaml")
+    begun = time.monotonic()
+    until_there(folder / "summary.json")
+    complete = time.monotonic()
+    code = wait(process, PATIENCE)
     if code != 0:
         raise SystemExit(f"{name}: the undisturbed run ended with {code}:\n{(root / name / 'whole.log').read_text()}")
-    return Whole(words, folder, time.monotonic() - began)
+    return Whole(words, folder, time.monotonic() - began, complete - begun)
+
+
+def until_there(path: Path) -> None:
+    """Wait until a file exists, or for a minute."""
+    end = time.monotonic() + PATIENCE / 2
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.002)
 
 
 def one_kill(whole: Whole, number: int, seed: int, start: Start) -> tuple[str, list[str]]:
@@ -148,8 +163,10 @@ def one_kill(whole: Whole, number: int, seed: int, start: Start) -> tuple[str, l
     command, kills, where = [*whole.words, "--resume", str(folder)], 0, ""
     for attempt in range(50):
         process = start(command, log)
-        killing = kills < (2 if number % 3 == 2 else 1)
-        code = wait(process, draw.uniform(0, whole.seconds) if killing else PATIENCE)
+        killing, early = kills < (2 if number % 3 == 2 else 1), number % 10 == 9
+        if killing and not early:
+            until_there(folder / "experiment.yaml")
+        code = wait(process, draw.uniform(0, whole.seconds if early else whole.recorded) if killing else PATIENCE)
         if code is None:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
