@@ -273,7 +273,7 @@ def begin(folder: Path, *words: str) -> int:
     code = 99
     try:
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         out = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
