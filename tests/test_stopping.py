@@ -32,6 +32,16 @@ QUICK = [
 Signals = Sequence[int]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _heard() -> Iterator[None]:
+    """Signals as they are in a terminal: some are ignored where tests run in the background."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
