@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 import typer
 from rich.table import Table
 
 import fedkeel
-from fedkeel import output
-from fedkeel.errors import FedkeelError, InputError, StoppedError, words
+from fedkeel.errors import InputError, StoppedError
+from fedkeel.failures import fail, guarded
 
 if TYPE_CHECKING:
     from fedkeel.experiment import Experiment
@@ -107,9 +105,9 @@ def run(
             learning_curves([RunRecord.read(folder)], figures)
             display.summary(folder, figures[0])
     except StoppedError as error:
-        _fail(str(error), stop.code)
+        fail(str(error), stop.code)
     except KeyboardInterrupt as error:
-        _fail("; ".join(["interrupted", *getattr(error, "__notes__", [])]), stop.code)
+        fail("; ".join(["interrupted", *getattr(error, "__notes__", [])]), stop.code)
 
 
 def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
@@ -270,58 +268,11 @@ def fleet_show(
 
 
 def main() -> None:
-    """The console script: one clear sentence for an error, and an exit code that means something."""
+    """The console script."""
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     sys.path.insert(0, "")  # a user's module:function is looked for where the command is given
-    output.prepare()
-    try:
-        command = typer.main.get_command(app)
-        with command.make_context("fedkeel", arguments) as context:
-            command.invoke(context)
-        output.flush()
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
-    except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # so do rich and Typer end where nobody reads their help
-            sys.exit(0)
-        raise
-    except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted", 130)
-    except click.ClickException as error:
-        _refuse_usage(error)
-    except Exception as error:
-        if debug:
-            raise
-        if isinstance(error, BrokenPipeError) and output.reader_gone():
-            output.settle()
-            sys.exit(0)
-        _fail(str(error) if isinstance(error, FedkeelError) else _unforeseen(error), getattr(error, "exit_code", 1))
-
-
-def _refuse_usage(error: click.ClickException) -> NoReturn:
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        sys.exit(error.exit_code)
-    context = getattr(error, "ctx", None)
-    where = f" (see {context.command_path} --help)" if context else ""
-    _fail(" ".join(error.format_message().split()) + where, error.exit_code)
-
-
-def _unforeseen(error: Exception) -> str:
-    said = words(error)
-    if isinstance(error, MemoryError) or "can't allocate memory" in said:
-        return "there is not enough memory; a smaller model, smaller batches or fewer clients need less"
-    if isinstance(error, OSError):
-        return f"{said} (run again with --debug to see where)"
-    return f"{type(error).__name__}: {said} (this is a defect; run again with --debug to see where)"
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    with suppress(OSError):
-        print(f"fedkeel: {message}", file=sys.stderr or sys.stdout)
-    output.settle()
-    sys.exit(code)
+    guarded(typer.main.get_command(app), arguments, debug)
 
 
 def _experiment(given: list[str] | None, overrides: list[str] | None) -> Experiment:
