@@ -239,26 +239,32 @@ def test_divergence_has_its_own_code(tmp_path: Path) -> None:
     assert "diverged in round" in done.stderr
 
 
-def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", "rounds=1000000", "model=linear"]
+def interrupted(command: list[str], cwd: Path, ready: Path) -> tuple[int, str]:
+    """(Exit code, errors) of a process that gets a Ctrl-C when there is something in the file `ready`."""
     process = subprocess.Popen(
-        [*command, "--out", "o"],
-        cwd=tmp_path,
+        command,
+        cwd=cwd,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
     try:
-        history = tmp_path / "o" / "history.jsonl"
         for _ in range(600):
-            if history.exists() and history.stat().st_size:
+            if ready.exists() and ready.stat().st_size:
                 break
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    return process.returncode, errors
+
+
+def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", "rounds=1000000", "model=linear"]
+    history = tmp_path / "o" / "history.jsonl"
+    code, errors = interrupted([*command, "--out", "o"], tmp_path, history)
+    assert code == 130
     assert "stopping after this round" in errors
     assert "fedkeel run --resume o" in errors
     assert json.loads(history.read_text().splitlines()[0])["round"] == 1

@@ -1,10 +1,8 @@
 """Commands with arguments that make no sense, streams that are gone, and people who press Ctrl-C."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from fedkeel import InputError, cli, output
 from tests.fuzz import mutations
 from tests.fuzz.test_run_folders import write
-from tests.test_cli import fedkeel
+from tests.test_cli import fedkeel, interrupted
 
 QUICK = ["dataset.train_limit=60", "dataset.test_limit=20", "model=linear", "clients=5", "rounds=1", "executor=serial"]
 START = "from fedkeel.cli import main; main()"
@@ -188,22 +186,7 @@ def test_a_reader_that_is_gone() -> None:
 
 def test_an_interrupt_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
-        "import pathlib, time\ndef data():\n    pathlib.Path('ready').touch()\n    time.sleep(60)\n"
+        "import pathlib, time\ndef data():\n    pathlib.Path('ready').write_text('yes')\n    time.sleep(60)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", START, "data", "show", "slow:data"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
-    )
-    try:
-        for _ in range(600):
-            if (tmp_path / "ready").exists():
-                break
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert (process.returncode, errors) == (130, "fedkeel: interrupted\n")
+    command = [sys.executable, "-c", START, "data", "show", "slow:data"]
+    assert interrupted(command, tmp_path, tmp_path / "ready") == (130, "fedkeel: interrupted\n")
