@@ -25,7 +25,7 @@ from workloads import WORKLOADS, Workload
 from fedkeel import Experiment, run
 from fedkeel.local.build import Workshop
 from fedkeel.params import FlatModel
-from fedkeel.prepare import prepare
+from fedkeel.runner.prepare import prepare
 from fedkeel.runtime import Simulation
 
 METHODS = ("fedbuff", "fedasync", "fedasmu", "fedssmu")

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from workloads import WORKLOADS, Workload, add_choice
 
 from fedkeel import Experiment, FederatedData, run, streams
-from fedkeel.prepare import prepare
+from fedkeel.runner.prepare import prepare
 
 LOOP = "FEDKEEL_BENCHMARK_LOOP"
 """The environment variable that tells the peers' clients which one to train with."""

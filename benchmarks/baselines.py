@@ -25,10 +25,10 @@ import studies
 import torch
 
 from fedkeel import Experiment, FederatedData, run
-from fedkeel.algorithms import methods
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Examples
 from fedkeel.errors import DivergenceError
+from fedkeel.methods import methods
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "baselines.json", HERE.parent / "docs" / "algorithms" / "baselines.md"

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fedkeel import Experiment, FedkeelError, run
-from fedkeel.fleet.faults import FaultSettings
-from fedkeel.fleet.profile import Clients, Fleet
+from fedkeel.world.faults import FaultSettings
+from fedkeel.world.fleet.profile import Clients, Fleet
 
 CHANCE = 0.2
 COMMON: dict[str, Any] = {

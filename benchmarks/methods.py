@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from workloads import WORKLOADS, Workload
 
-from fedkeel.algorithms import methods
-from fedkeel.experiment import Experiment
+from fedkeel.config.experiment import Experiment
 from fedkeel.local.build import Workshop
+from fedkeel.methods import methods
 from fedkeel.params import FlatModel
-from fedkeel.prepare import prepare
+from fedkeel.runner.prepare import prepare
 from fedkeel.runtime import Simulation
 
 GRADIENTS = {"fedsam": 2.0, "mofedsam": 2.0, "mimelite": 2.0, "moon": 1 + 2 / 3, "fedgh": 1 + 1 / 3}

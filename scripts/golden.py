@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Writes down what short runs come to, as hashes, and compares later runs with that: did a change of the code change a bit?
 
 python scripts/golden.py write golden.json     before the change
@@ -119,7 +120,7 @@ def _names() -> list[str]:
     try:
         from fedkeel.methods import methods
     except ImportError:
-        from fedkeel.algorithms import methods  # type: ignore[import-not-found, no-redef]
+        from fedkeel.methods import methods  # type: ignore[import-not-found, no-redef]
     return [*methods()]
 
 

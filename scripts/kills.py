@@ -29,7 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedkeel import api, cli, display
+from fedkeel import api, cli
+from fedkeel.cli import display
 from fedkeel.report import curves
 
 LOADED = (api, display, curves)  # beforehand: what is forked has them

@@ -14,7 +14,7 @@ settings.load_profile("steady")
 @pytest.fixture(autouse=True, scope="session")
 def _no_memory_of_earlier_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Choices of executors are kept for the tests alone."""
-    from fedkeel.local import remember
+    from fedkeel.local.executors import remember
 
     folder: Path = tmp_path_factory.mktemp("choices")
     remember.cache_folder = lambda: folder  # type: ignore[assignment]

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, api, cli, display, outcome
-from fedkeel.local import choose
+from fedkeel import Experiment, api, cli
+from fedkeel.cli import display
+from fedkeel.local.executors import choose
+from fedkeel.runner import result
+from fedkeel.runner.stopping import Stop
 from fedkeel.runtime import RoundEnd
-from fedkeel.stopping import Stop
 from tests.runtime.folders import left, rows, same
 from tests.test_cli import fedkeel
 
@@ -133,7 +135,7 @@ def test_a_signal_before_the_rounds_ends_it_at_once(tmp_path: Path, monkeypatch:
 
 
 def test_a_signal_behind_the_rounds_loses_nothing(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    summarise = outcome.summarise
+    summarise = result.summarise
     monkeypatch.setattr(api, "summarise", lambda *_: signal.raise_signal(signal.SIGINT))
     done = fedkeel("run", *QUICK, *SERIAL, "--out", "a", cwd=tmp_path)
     assert done.returncode == 130

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedkeel.api import Result, resume, run
+    from fedkeel.config.experiment import Experiment
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
-    from fedkeel.experiment import Experiment
-    from fedkeel.stopping import Stop
+    from fedkeel.runner.stopping import Stop
 
 __all__ = [
     "DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "Stop", "StoppedError",
@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "api": ("Result", "resume", "run"),
     "data.federated": ("FederatedData",),
-    "experiment": ("Experiment",),
-    "stopping": ("Stop",),
+    "config.experiment": ("Experiment",),
+    "runner.stopping": ("Stop",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

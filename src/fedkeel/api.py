@@ -15,24 +15,25 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError, InputError, StoppedError
-from fedkeel.experiment import ExecutorSettings, Experiment
-from fedkeel.keeper import Keeper
 from fedkeel.local.build import Workshop
-from fedkeel.local.choose import Choice, settle
 from fedkeel.local.evaluation import Evaluator
-from fedkeel.local.gate import objection
-from fedkeel.local.processes import unavailable
-from fedkeel.local.remember import place, recall, remember
-from fedkeel.outcome import own_model, save, score_clients, summarise, tests_clients
+from fedkeel.local.executors.agreement import objection
+from fedkeel.local.executors.choose import Choice, settle
+from fedkeel.local.executors.processes import unavailable
+from fedkeel.local.executors.remember import place, recall, remember
+from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
-from fedkeel.prepare import prepare
 from fedkeel.record.folder import EXPERIMENT, RunFolder, begun, check_free, check_room, complete
 from fedkeel.record.identity import identity
+from fedkeel.runner.prepare import prepare
+from fedkeel.runner.recorder import Keeper
+from fedkeel.runner.result import own_model, save, score_clients, summarise, tests_clients
+from fedkeel.runner.stopping import Stop
 from fedkeel.runtime import Evaluation, RoundEnd, Simulation
 from fedkeel.runtime.clients import accuracies, client_scores
-from fedkeel.stopping import Stop
 
 
 @dataclass(frozen=True)

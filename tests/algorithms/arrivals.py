@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedkeel import streams
-from fedkeel.algorithms import Job, Message, Updates
-from fedkeel.algorithms.rules import View
+from fedkeel.methods import Job, Message, Updates
+from fedkeel.methods.server import View
 from fedkeel.params import Layout
 from tests.algorithms.bench import EPOCHS, PER_ROUND, ROUNDS, SEED, SIZES, N
 

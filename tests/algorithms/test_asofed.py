@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel import Experiment, InputError
-from fedkeel.algorithms import Job, Oracle, ServerState
-from fedkeel.algorithms.asofed import Accumulated, Followed, widened
+from fedkeel.methods import Job, Oracle, ServerState
+from fedkeel.methods.asofed import Accumulated, Followed, widened
 from fedkeel.params import Layout
 from tests.algorithms import bench
 from tests.algorithms.arrivals import arrival, layout_of, make_job, timeline, vector, view

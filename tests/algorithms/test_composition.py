@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedkeel import Experiment, InputError
-from fedkeel.algorithms import methods
 from fedkeel.api import run
+from fedkeel.methods import methods
 from tests.algorithms import bench
 from tests.algorithms.bench import LR, ROUNDS
 from tests.test_cli import fedkeel

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel import Experiment, Result, run
-from fedkeel.algorithms import Updates, methods
-from fedkeel.experiment import ExecutorSettings
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order, Trained
+from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainers import plan
+from fedkeel.methods import Updates, methods
 from fedkeel.params import FlatModel
 from fedkeel.runtime import Simulation
 from tests.algorithms import bench

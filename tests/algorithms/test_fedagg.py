@@ -16,8 +16,8 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import nn
 
 from fedkeel import Experiment, InputError, run
-from fedkeel.algorithms.fedagg import optimal_learning_rates
-from fedkeel.algorithms.messages import exact_sum
+from fedkeel.methods.fedagg import optimal_learning_rates
+from fedkeel.methods.types import exact_sum
 from fedkeel.runtime import RoundEnd
 from tests.algorithms import bench
 from tests.algorithms.bench import EPOCHS, EXECUTORS, LR, ROUNDS, SIZES, Vector

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkeel.algorithms import Job, Updates, find
-from fedkeel.algorithms.fedasmu import (
+from fedkeel.errors import InputError
+from fedkeel.methods import Job, Updates, find
+from fedkeel.methods.fedasmu import (
     AsynchronousMixing,
     DynamicMixing,
     FreshMerge,
@@ -23,8 +24,7 @@ from fedkeel.algorithms.fedasmu import (
     server_gradients,
     server_weight,
 )
-from fedkeel.algorithms.mixing import TINY, freshness, importance, own_displacement
-from fedkeel.errors import InputError
+from fedkeel.methods.mixing import TINY, freshness, importance, own_displacement
 from tests.algorithms import arrivals
 from tests.algorithms.bench import N, Vector
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fedkeel import streams
-from fedkeel.algorithms import find
-from fedkeel.algorithms.fedasmu import DynamicMixing, FreshMerge
+from fedkeel.methods import find
+from fedkeel.methods.fedasmu import DynamicMixing, FreshMerge
 from fedkeel.runtime import RoundEnd
 from fedkeel.runtime.progress import Arrival
 from tests.algorithms import bench

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel import Experiment, InputError
-from fedkeel.algorithms import Oracle, ServerState, find
-from fedkeel.algorithms.fedasync import Function, NearStart, StalenessMixed, mix, staleness_factor
+from fedkeel.methods import Oracle, ServerState, find
+from fedkeel.methods.fedasync import Function, NearStart, StalenessMixed, mix, staleness_factor
 from fedkeel.runtime import RoundEnd
 from tests.algorithms import bench
 from tests.algorithms.arrivals import arrival, layout_of, make_job, timeline, vector, view

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedkeel import Experiment, InputError
-from fedkeel.algorithms import ServerState
-from fedkeel.algorithms.fedbuff import Buffered
+from fedkeel.methods import ServerState
+from fedkeel.methods.fedbuff import Buffered
 from fedkeel.runtime import RoundEnd
 from tests.algorithms import bench
 from tests.algorithms.arrivals import arrival, layout_of, timeline, vector, view

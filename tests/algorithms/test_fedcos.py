@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedkeel.algorithms.fedcos import CosineAverage, cosine_weights
-from fedkeel.algorithms.rules import ServerState, Updates
+from fedkeel.methods.fedcos import CosineAverage, cosine_weights
+from fedkeel.methods.job import Updates
+from fedkeel.methods.server import ServerState
 from fedkeel.params import Layout
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, Vector

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from fedkeel import Result
-from fedkeel.algorithms.fedavg import Average
-from fedkeel.algorithms.feddyn import DynamicAverage, DynamicRegulariser
-from fedkeel.algorithms.rules import ClientRule
 from fedkeel.local.loop import train
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedavg import Average
+from fedkeel.methods.feddyn import DynamicAverage, DynamicRegulariser
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, N, Vector
 from tests.algorithms.test_scaffold import beside_empty_clients, settled

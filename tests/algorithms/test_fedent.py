@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedkeel.algorithms import fedent
+from fedkeel.methods import fedent
 from tests.algorithms.bench import Vector
 
 Problem = tuple[float, float, float, float, float, float]  # a, q, h, share, phi2, beta

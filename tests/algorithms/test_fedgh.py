@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel import Experiment, FederatedData, InputError, Result, run, streams
-from fedkeel.algorithms import ServerState, Updates
-from fedkeel.algorithms.fedgh import HeaderTraining, PrivateBody
-from fedkeel.experiment import ExecutorSettings, LocalSettings
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainers import plan
+from fedkeel.methods import ServerState, Updates
+from fedkeel.methods.fedgh import HeaderTraining, PrivateBody
 from fedkeel.models.classifier import Classifier
 from fedkeel.params import FlatModel, Layout
 from tests.algorithms import bench

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel import Experiment, run
-from fedkeel.algorithms import ServerState, Updates
-from fedkeel.algorithms.fedlga import GradientApproximation, Reading, approximate_update
 from fedkeel.errors import DivergenceError
+from fedkeel.methods import ServerState, Updates
+from fedkeel.methods.fedlga import GradientApproximation, Reading, approximate_update
 from fedkeel.params import Layout
 from fedkeel.runtime import RoundEnd
 from tests.algorithms import bench

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from fedkeel import Experiment, FederatedData, Result, run
-from fedkeel.algorithms.fedlws import Shrinking
-from fedkeel.algorithms.rules import ServerState, Updates
+from fedkeel.methods.fedlws import Shrinking
+from fedkeel.methods.job import Updates
+from fedkeel.methods.server import ServerState
 from fedkeel.params import Layout
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, Vector

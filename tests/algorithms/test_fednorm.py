@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedkeel.algorithms.fednorm import NormRate, norm_learning_rate
+from fedkeel.methods.fednorm import NormRate, norm_learning_rate
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, Vector
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, Result, run
-from fedkeel.algorithms.fedavg import Average
-from fedkeel.algorithms.fednova import NormalisedAverage
-from fedkeel.algorithms.fedprox import Proximal
-from fedkeel.algorithms.rules import Job, ServerRule, ServerState, Updates
 from fedkeel.local.loop import Step, train
+from fedkeel.methods.fedavg import Average
+from fedkeel.methods.fednova import NormalisedAverage
+from fedkeel.methods.fedprox import Proximal
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.server import ServerRule, ServerState
 from fedkeel.params import Layout
 from fedkeel.runtime import RoundEnd
 from tests.algorithms import bench

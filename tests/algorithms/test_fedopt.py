@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from fedkeel import Experiment, FederatedData, run
-from fedkeel.algorithms import find
-from fedkeel.algorithms.rules import ServerState, Updates
+from fedkeel.methods import find
+from fedkeel.methods.job import Updates
+from fedkeel.methods.server import ServerState
 from fedkeel.params import Layout
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SIZES, Vector

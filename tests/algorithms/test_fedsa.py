@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedkeel import Experiment, InputError
-from fedkeel.algorithms.fedsa import TwoStages
-from fedkeel.algorithms.rules import Progress
+from fedkeel.methods.fedsa import TwoStages
+from fedkeel.methods.server import Progress
 from tests.algorithms import bench
 from tests.algorithms.arrivals import arrival, job_seconds, layout_of, timeline, vector, view
 from tests.algorithms.bench import EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, Vector

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel import Experiment, FederatedData, Result, run, streams
-from fedkeel.algorithms.fedsam import SharpnessAware
+from fedkeel.methods.fedsam import SharpnessAware
 from tests.algorithms import bench
 from tests.algorithms.bench import BATCH, CLASSES, EPOCHS, EXECUTORS, FEATURES, LR, ROUNDS, SEED, SIZES, Vector
 from tests.local.test_loop import job

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedkeel.algorithms.fedssmu import RoundMerge, StreamedMixing
+from fedkeel.methods.fedssmu import RoundMerge, StreamedMixing
 from tests.algorithms import arrivals
 from tests.algorithms.bench import N
 from tests.algorithms.test_fedasmu import LAYOUT, RATES, Bowls, D, Server, job, upload

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from fedkeel import Experiment, FederatedData, InputError, run, streams
-from fedkeel.algorithms.moon import Contrastive, contrast
-from fedkeel.experiment import ExecutorSettings, LocalSettings
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
+from fedkeel.methods.moon import Contrastive, contrast
 from fedkeel.params import FlatModel
 from tests.algorithms import bench
 from tests.algorithms.bench import BATCH, EPOCHS, EXECUTORS, LR, ROUNDS, SEED

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedkeel.algorithms.fedprox import Proximal
-from fedkeel.algorithms.path import path_length
-from fedkeel.algorithms.rules import Job, Updates
 from fedkeel.local.loop import Step, train
+from fedkeel.methods.fedprox import Proximal
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.path import path_length
 from fedkeel.params import Layout
 
 Client = tuple[list[float], int, int]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel import Experiment, InputError
-from fedkeel.algorithms import ServerState
-from fedkeel.algorithms.port import Weighed, cosine
+from fedkeel.methods import ServerState
+from fedkeel.methods.port import Weighed, cosine
 from tests.algorithms import bench
 from tests.algorithms.arrivals import arrival, job_seconds, layout_of, timeline, vector, view
 from tests.algorithms.bench import EXECUTORS, LR, SIZES, Vector

@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from fedkeel import Experiment, FederatedData, Result, run
-from fedkeel.algorithms.fedavg import Average
-from fedkeel.algorithms.rules import ClientRule, ServerRule, Updates
-from fedkeel.algorithms.scaffold import ControlledAverage, ControlledSGD
 from fedkeel.local.loop import train
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedavg import Average
+from fedkeel.methods.job import Updates
+from fedkeel.methods.scaffold import ControlledAverage, ControlledSGD
+from fedkeel.methods.server import ServerRule
 from tests.algorithms import bench
 from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, N, Vector
 from tests.local.test_loop import Quadratic, job

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel.algorithms.fedasmu import AsynchronousMixing, FreshMerge
-from fedkeel.algorithms.slots import ACTIONS, HIDDEN, SLOTS, Proposals, Timing, first_meta, slot_log_probabilities
+from fedkeel.methods.fedasmu import AsynchronousMixing, FreshMerge
+from fedkeel.methods.slots import ACTIONS, HIDDEN, SLOTS, Proposals, Timing, first_meta, slot_log_probabilities
 from tests.algorithms import arrivals
 from tests.algorithms.bench import Vector
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkeel.data.sources import cache
+from fedkeel.data import cache
 from fedkeel.data.sources.commands import SourceError
 from fedkeel.data.sources.layout import File, Found, Layout, find
 from fedkeel.errors import InputError

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
-from fedkeel.fleet.profile import Fleet
-from fedkeel.fleet.settings import FleetSettings
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.fleet.settings import FleetSettings
 
 shares = st.floats(1e-6, 1, exclude_max=True)
 periods = st.floats(1e-3, 1e12)

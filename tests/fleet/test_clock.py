@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.errors import FedkeelError
-from fedkeel.fleet.clock import EventQueue
+from fedkeel.world.clock import EventQueue
 
 events = st.lists(st.tuples(st.sampled_from([0.0, 1.0, 1.5, 2.0]), st.integers(0, 2)), max_size=30)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from fedkeel.fleet.generators import speed_factors
-from fedkeel.fleet.settings import GENERATORS, FleetSettings
+from fedkeel.world.fleet.generators import speed_factors
+from fedkeel.world.fleet.settings import GENERATORS, FleetSettings
 
 kinds = st.sampled_from(GENERATORS)
 ratios = st.floats(1, 1e9)

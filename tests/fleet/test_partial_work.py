@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from fedkeel import Experiment, InputError, streams
-from fedkeel.algorithms import methods
-from fedkeel.experiment import FleetSettings
-from fedkeel.fleet.profile import Fleet
+from fedkeel.methods import methods
 from fedkeel.runtime import RoundEnd
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.fleet.settings import FleetSettings
 from tests.algorithms import bench
 from tests.algorithms.bench import BATCH, EXECUTORS, LR, SEED, SIZES, N, Vector
 from tests.test_cli import fedkeel

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
 from fedkeel import streams
-from fedkeel.fleet.profile import Fleet
-from fedkeel.fleet.settings import FleetSettings
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.fleet.settings import FleetSettings
 
 SIZES = np.array([100, 0, 300, 200])  # of the devices with data, 200 on average
 ALL = np.arange(4)

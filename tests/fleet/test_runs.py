@@ -90,8 +90,8 @@ def test_the_pages_example_runs(
 
 
 def test_the_page_names_every_setting_and_column() -> None:
-    from fedkeel.fleet.settings import FleetSettings
-    from fedkeel.fleet.traces import COLUMNS
+    from fedkeel.world.fleet.settings import FleetSettings
+    from fedkeel.world.fleet.traces import COLUMNS
 
     page = (ROOT / "docs" / "fleet.md").read_text()
     for name in [*FleetSettings.model_fields, *COLUMNS]:

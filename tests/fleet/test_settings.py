@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedkeel import Experiment, InputError
-from fedkeel.experiment import FleetSettings
+from fedkeel.world.fleet.settings import FleetSettings
 from tests.test_cli import fedkeel
 
 GENERATORS = "lognormal, module:function, tiers, uniform"

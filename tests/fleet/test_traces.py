@@ -12,10 +12,10 @@ import torch
 from pyarrow import parquet
 
 from fedkeel import InputError
-from fedkeel.fleet import traces
-from fedkeel.fleet.profile import Fleet
-from fedkeel.fleet.settings import FleetSettings
-from fedkeel.fleet.traces import COLUMNS, told_columns
+from fedkeel.world.fleet import traces
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.fleet.settings import FleetSettings
+from fedkeel.world.fleet.traces import COLUMNS, told_columns
 
 TRACE = {
     "speed_factor": [1.0, 2.5, 8.0],

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from fedkeel import Experiment, algorithms, models
+from fedkeel import Experiment, methods, models
 from fedkeel.data import datasets, partition
 
 ROOT = Path(__file__).parents[2]
@@ -15,11 +15,11 @@ FILES = sorted((ROOT / "experiments").glob("*.yaml"))
 TREES: list[dict[str, Any]] = [
     Experiment().model_dump(),
     *(yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES),
-    *(Experiment(algorithm=name).model_dump() for name in algorithms.methods()),
+    *(Experiment(algorithm=name).model_dump() for name in methods.methods()),
 ]
 """To begin with: every default, every file and every method."""
 
-NAMES = [*models.names(), *datasets.names(), *partition.names(), *algorithms.methods()]
+NAMES = [*models.names(), *datasets.names(), *partition.names(), *methods.methods()]
 WORDS = [
     "",
     " ",
@@ -159,9 +159,9 @@ _CHOICES = [
     _setting("model.projection", 1, 3, 10_001),
     _setting("model.dropout", 0, 0.5, 0.999999),
     _setting("model.norm", "batch", "group", "none"),
-    _setting("algorithm.name", *algorithms.methods()),
-    _setting("client", *algorithms.methods()),
-    _setting("server", *algorithms.methods()),
+    _setting("algorithm.name", *methods.methods()),
+    _setting("client", *methods.methods()),
+    _setting("server", *methods.methods()),
     _setting("partition.kind", *partition.names()),
     _setting("partition.size_ratio", 1, 2, 1e6),
     _setting("partition.max_size", 1, 3),

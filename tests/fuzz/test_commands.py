@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fedkeel import InputError, cli, output
+from fedkeel import InputError, cli
+from fedkeel.cli import stdio
 from tests.fuzz import mutations
 from tests.fuzz.test_run_folders import write
 from tests.test_cli import fedkeel, interrupted
@@ -34,8 +35,8 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(root: Path, *_: object) -> None:
         raise InputError(f"{root.name}: nothing is fetched here")
 
-    monkeypatch.setattr("fedkeel.data.sources.cache._fetch_from_first", refuse)
-    monkeypatch.setattr("fedkeel.room.free_bytes", lambda: 10**9)
+    monkeypatch.setattr("fedkeel.data.cache._fetch_from_first", refuse)
+    monkeypatch.setattr("fedkeel.runner.memory.free_bytes", lambda: 10**9)
 
 
 def ends_well(folder: Path, *arguments: str) -> None:
@@ -175,9 +176,9 @@ def test_a_reader_that_is_gone() -> None:
     kept = os.dup(1)
     os.dup2(write_end, 1)
     try:
-        assert not output.reader_gone()
+        assert not stdio.reader_gone()
         os.close(read)
-        assert output.reader_gone()
+        assert stdio.reader_gone()
     finally:
         os.dup2(kept, 1)
         os.close(kept)

@@ -17,8 +17,8 @@ from PIL import Image
 
 from fedkeel import InputError
 from fedkeel.data import datasets
+from fedkeel.data.cache import cache_folder
 from fedkeel.data.readers import cifar, idx, imdb, tiny_imagenet
-from fedkeel.data.sources.cache import cache_folder
 from tests.fuzz.damage import damaged
 
 often = settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -146,7 +146,7 @@ def test_a_damaged_cache_is_told_and_stays_as_it_is(
 def test_places_that_cannot_be_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to("loop")
-    monkeypatch.setattr("fedkeel.data.sources.cache._fetch_from_first", lambda *_: pytest.fail("it was fetched"))
+    monkeypatch.setattr("fedkeel.data.cache._fetch_from_first", lambda *_: pytest.fail("it was fetched"))
     for place in ("file", "file/below", "loop", "x" * 300, "x/" * 3000):
         monkeypatch.setenv("FEDKEEL_DATA", str(tmp_path / place))
         with pytest.raises(InputError, match=r"cannot hold data sets .*set FEDKEEL_DATA"):

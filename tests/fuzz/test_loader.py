@@ -8,7 +8,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 
-from fedkeel import Experiment, InputError, yamltext
+from fedkeel import Experiment, InputError
+from fedkeel.config import yamltext
 from tests.fuzz import mutations, promise
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fedkeel import Experiment, InputError, room
-from fedkeel.prepare import prepare
+from fedkeel import Experiment, InputError
+from fedkeel.runner import memory
+from fedkeel.runner.prepare import prepare
 from tests.fuzz import mutations, promise
 
 SMALL = ["dataset.train_limit=60", "dataset.test_limit=20", "clients=5"]
@@ -14,7 +15,7 @@ SMALL = ["dataset.train_limit=60", "dataset.test_limit=20", "clients=5"]
 
 @pytest.fixture(autouse=True)
 def _a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_bytes", lambda: 10**9)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10**9)
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -55,12 +56,12 @@ def test_what_no_machine_can_do(overrides: list[str], said: str) -> None:
 
 def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert 10**8 < room.free_bytes() < 10**14
-    monkeypatch.setattr(room, "MEMORY", tmp_path / "meminfo")
-    without = room.free_bytes()
+    assert 10**8 < memory.free_bytes() < 10**14
+    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
+    without = memory.free_bytes()
     assert 10**8 < without < 10**14
     for content in ("", "MemAvailable:", "MemAvailable: x kB\n", "\n\n"):
         (tmp_path / "meminfo").write_text(content)
-        assert room.free_bytes() == without
+        assert memory.free_bytes() == without
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  7 kB\n")
-    assert room.free_bytes() == 7 * 1024
+    assert memory.free_bytes() == 7 * 1024

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from fedkeel import InputError
-from fedkeel.fleet.traces import COLUMNS, told_columns
+from fedkeel.world.fleet.traces import COLUMNS, told_columns
 from tests.fuzz import promise
 from tests.fuzz.damage import damaged
 
@@ -159,5 +159,5 @@ class Odd:
     ],
 )
 def test_what_a_function_returns(monkeypatch: pytest.MonkeyPatch, returned: object, said: str) -> None:
-    monkeypatch.setattr("fedkeel.usercode.call", lambda *_: returned)
+    monkeypatch.setattr("fedkeel.config.usercode.call", lambda *_: returned)
     assert said in told("my:devices") if said else not told("my:devices")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedkeel import Experiment, InputError, usercode
-from fedkeel.prepare import prepare
+from fedkeel import Experiment, InputError
+from fedkeel.config import usercode
+from fedkeel.runner.prepare import prepare
 from tests.fuzz import promise
 
 MODULE = """

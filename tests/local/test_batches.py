@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batches
+from fedkeel.local.settings import LocalSettings
 
 JOBS = st.lists(st.tuples(st.integers(1, 17), st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=5)
 """(Samples, epochs, round) of each client of a stack."""

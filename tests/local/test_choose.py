@@ -13,14 +13,14 @@ import yaml
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, Result, api, run
-from fedkeel.algorithms import ClientRule, Job, Message, Oracle
-from fedkeel.experiment import ExecutorSettings
-from fedkeel.local import choose
 from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
-from fedkeel.local.gate import objection
+from fedkeel.local.executors import choose
+from fedkeel.local.executors.agreement import objection
+from fedkeel.local.executors.remember import place, recall, remember
 from fedkeel.local.gradients.dense import DenseGradient
-from fedkeel.local.remember import place, recall, remember
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
 from fedkeel.runtime import Simulation
 

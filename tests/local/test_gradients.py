@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, relu
 
 from fedkeel import models
 from fedkeel.local.gradients.dense import DenseGradient
-from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import FlatModel, Layout
 
 

@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
 from fedkeel.errors import FedkeelError
 from fedkeel.local.loop import Step, train
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Job
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.types import Message
 from fedkeel.params import Layout
 
 

@@ -5,7 +5,7 @@ import multiprocessing
 
 import torch
 
-from fedkeel.local.memory import Lender, Parcel, Reader
+from fedkeel.local.executors.memory import Lender, Parcel, Reader
 
 
 def test_tensors_keep_their_shapes_and_types_in_another_process() -> None:

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batches
 from fedkeel.local.oracles.client import ClientOracle
+from fedkeel.local.settings import LocalSettings
 from fedkeel.params import FlatModel
 
 RNG = np.random.default_rng(0)

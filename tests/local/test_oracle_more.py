@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batches
 from fedkeel.local.gradients.dense import DenseGradient
-from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.local.oracles.client import ClientOracle
 from fedkeel.local.oracles.stack import StackOracle
+from fedkeel.local.settings import LocalSettings
 from fedkeel.params import FlatModel, Layout
 from tests.local.test_oracle import DATA, oracle
 

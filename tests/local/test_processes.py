@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel import DivergenceError, FederatedData, FedkeelError
-from fedkeel.algorithms import ClientRule, Job, Message, Oracle
-from fedkeel.experiment import ExecutorSettings, LocalSettings
 from fedkeel.local.build import Workshop
+from fedkeel.local.executors.processes import Processes
 from fedkeel.local.orders import Order
-from fedkeel.local.processes import Processes
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
+from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
 
 SIZES = [9, 3, 7, 12, 1, 5, 8]

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedkeel.algorithms.rules import ClientRule, Job, Merge, Message, Oracle
-from fedkeel.experiment import ExecutorSettings, LocalSettings
 from fedkeel.local.batches import PROXY, Batches
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order, Trained
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
+from fedkeel.methods.client import ClientRule, Merge
+from fedkeel.methods.job import Job
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
 from tests.algorithms import bench
 from tests.algorithms.bench import BATCH, CLASSES, FEATURES, SEED, N

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel import models
-from fedkeel.algorithms import ClientRule, Job, Message, Oracle
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import ExecutorSettings, LocalSettings
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainers import plan
+from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
 
 SERIAL = ExecutorSettings(kind="serial")

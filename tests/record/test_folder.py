@@ -17,7 +17,7 @@ import torch
 
 from fedkeel import Experiment, InputError, run
 from fedkeel.errors import FedkeelError
-from fedkeel.local import choose
+from fedkeel.local.executors import choose
 from fedkeel.record import folder as folders
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from fedkeel import InputError
-from fedkeel.fleet.profile import Fleet
-from fedkeel.fleet.settings import FleetSettings
 from fedkeel.report import fleet as report
 from fedkeel.report.fleet import JobCosts, fleet_profile, windows
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.fleet.settings import FleetSettings
 from tests.test_cli import fedkeel
 
 SIZES = np.array([100, 0, 300, 200])

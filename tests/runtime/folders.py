@@ -13,8 +13,8 @@ from fedkeel import Experiment, Result, run
 from fedkeel.api import resume
 from fedkeel.errors import StoppedError
 from fedkeel.record.folder import ROWS
+from fedkeel.runner.stopping import Stop
 from fedkeel.runtime import RoundEnd
-from fedkeel.stopping import Stop
 from tests.runtime.test_clock import experiment
 
 SETTLED: dict[str, dict[str, Any]] = {

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkeel import Experiment, FederatedData, outcome
+from fedkeel import Experiment, FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.orders import Order, Score, Trained
 from fedkeel.params import FlatModel
+from fedkeel.runner import result
 from fedkeel.runtime import RoundEnd, Simulation, turns
 from fedkeel.runtime.clients import finetuned
 from fedkeel.runtime.flights import Flight
@@ -592,6 +593,6 @@ def test_fine_tuning_goes_on_at_the_last_rounds_rate(monkeypatch: pytest.MonkeyP
         rates.append(float(lr[0]))
         return finetuned(models, executor, data, round, lr)
 
-    monkeypatch.setattr(outcome, "finetuned", asked)
+    monkeypatch.setattr(result, "finetuned", asked)
     bench.train("fedasync", rounds=2, local={"lr_decay": 0.5}, finetune={"epochs": 1})
     assert rates == [LR / 2]

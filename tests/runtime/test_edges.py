@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from fedkeel import Experiment, FederatedData, Result, run
-from fedkeel.algorithms import ClientRule, Job, Message, Oracle, method, registry
-from fedkeel.algorithms.rules import Merge, View
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.fleet.profile import Fleet
-from fedkeel.fleet.settings import FleetSettings
 from fedkeel.local.orders import Order, Trained
+from fedkeel.methods import ClientRule, Job, Message, Oracle, method, registry
+from fedkeel.methods.client import Merge
+from fedkeel.methods.server import View
 from fedkeel.params import FlatModel
 from fedkeel.report.curves import learning_curves
 from fedkeel.report.runs import RunRecord
@@ -33,6 +32,8 @@ from fedkeel.runtime import RoundEnd, Simulation, turns
 from fedkeel.runtime.flights import Begin, Flight, Flights, Planned
 from fedkeel.runtime.progress import Arrival
 from fedkeel.runtime.server import Server
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.fleet.settings import FleetSettings
 from tests.algorithms import bench
 from tests.algorithms.bench import BATCH, EXECUTORS, LR, SEED, SIZES, N, Vector
 from tests.local.test_refresh import normed

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from fedkeel import Experiment, run
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import FaultSettings
-from fedkeel.fleet.faults import FAULTS
 from fedkeel.params import FlatModel
 from fedkeel.record.codec import decode, encode
 from fedkeel.runtime import CLASSES, RoundEnd, Simulation, turns
 from fedkeel.runtime.flights import Flight
+from fedkeel.world.faults import FAULTS, FaultSettings
 from tests.algorithms import bench
 from tests.algorithms.bench import EPOCHS, LR, SIZES, N
 from tests.runtime.folders import SETTLED, rows

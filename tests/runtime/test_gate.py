@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel import FederatedData, InputError, run
-from fedkeel.algorithms.job import Updates
 from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.local.orders import Order, Trained
+from fedkeel.methods.job import Updates
 from fedkeel.params import FlatModel, Part
 from fedkeel.runtime import turns
 from fedkeel.runtime.gate import Gate, Refusal
-from fedkeel.safety import GateSettings
+from fedkeel.server.settings import GateSettings
 from tests.algorithms import bench
 from tests.algorithms.bench import LR, SIZES, N, Vector
 from tests.runtime.folders import rows

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel import Experiment, FederatedData, FedkeelError, run, streams
-from fedkeel.algorithms import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates, method, registry
+from fedkeel.methods import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates, method, registry
 from fedkeel.params import Layout
 from fedkeel.runtime import RoundEnd
 

@@ -17,19 +17,19 @@ import yaml
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, run
-from fedkeel.algorithms import methods
 from fedkeel.api import resume
 from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
-from fedkeel.experiment import ExecutorSettings
-from fedkeel.local import choose
 from fedkeel.local.build import Workshop
+from fedkeel.local.executors import choose
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.methods import methods
 from fedkeel.params import FlatModel
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder
+from fedkeel.runner.stopping import Stop
 from fedkeel.runtime import CLASSES, RoundEnd, Simulation
 from fedkeel.runtime.stateful import Stateful
-from fedkeel.stopping import Stop
 from tests.algorithms import bench
 from tests.algorithms.test_every_method import few, small
 from tests.runtime.folders import (

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedkeel import Experiment, FedkeelError, run
-from fedkeel.algorithms import ClientRule, Job, Message, Oracle, ServerState, Updates, method, registry
-from fedkeel.algorithms.fedavg import Average
-from fedkeel.algorithms.messages import exact_sum
-from fedkeel.algorithms.rules import Brief, Cohort, Plan
-from fedkeel.experiment import ExecutorSettings
 from fedkeel.local.build import Workshop
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.methods import ClientRule, Job, Message, Oracle, ServerState, Updates, method, registry
+from fedkeel.methods.fedavg import Average
+from fedkeel.methods.server import Brief, Cohort, Plan
+from fedkeel.methods.types import exact_sum
 from fedkeel.params import FlatModel
-from fedkeel.prepare import prepare
+from fedkeel.runner.prepare import prepare
 from fedkeel.runtime import RoundEnd, Simulation
 from tests.algorithms import bench
 from tests.algorithms.bench import BATCH, EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedkeel import Experiment, FedkeelError, Stop, StoppedError, run
-from fedkeel.experiment import contradiction
-from fedkeel.local import choose
+from fedkeel.config.experiment import contradiction
+from fedkeel.local.executors import choose
 from fedkeel.runtime import RoundEnd, Simulation
 from fedkeel.runtime.desk import Desk
 from tests.algorithms import bench

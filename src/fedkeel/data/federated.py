@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedkeel import streams
+from fedkeel.config.section import Section, make
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.partition import AnyPartition, Assignment, Partition
 from fedkeel.data.statistics import label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.errors import InputError, shown
-from fedkeel.settings import Section, make
 
 Arrays = tuple[ArrayLike, ArrayLike]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedkeel import streams
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import LocalSettings
+from fedkeel.local.settings import LocalSettings
 
 PROXY = 64
 """Samples of others on which a client may try a model."""

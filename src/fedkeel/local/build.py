@@ -8,16 +8,16 @@ from functools import cached_property
 
 from torch import nn
 
-from fedkeel.algorithms.rules import ClientRule
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import ExecutorSettings, LocalSettings
 from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.executors.inprocess import InProcess
+from fedkeel.local.executors.processes import Processes
 from fedkeel.local.gradients.dense import DenseGradient
-from fedkeel.local.gradients.vmapped import VmappedGradient
-from fedkeel.local.inprocess import InProcess
+from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.local.orders import Executor
-from fedkeel.local.processes import Processes
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainers import OneByOne, Stacked, Trainer
+from fedkeel.methods.client import ClientRule
 from fedkeel.params import Layout
 
 

@@ -14,8 +14,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.rules import ClientRule, Job, Message, Oracle
 from fedkeel.errors import FedkeelError
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Job
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.types import Message
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.rules import Message
 from fedkeel.errors import DivergenceError, FedkeelError
+from fedkeel.methods.types import Message
 
 
 @dataclass(slots=True)

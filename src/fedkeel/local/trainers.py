@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from fedkeel.algorithms.rules import ClientRule, Job, Message
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batches, steps
-from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.local.loop import train
 from fedkeel.local.oracles.client import ClientOracle
 from fedkeel.local.oracles.stack import Gradient, StackOracle
 from fedkeel.local.orders import Columns, Order, add, divided
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Job
+from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel, Layout
 
 

@@ -1,5 +1,1 @@
-"""What a run leaves behind."""
-
-from fedkeel.record.folder import RunFolder
-
-__all__ = ["RunFolder"]
+"""The run folder: rows, checkpoints, the lock."""

@@ -17,15 +17,15 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedkeel.config.experiment import Experiment, contradiction
+from fedkeel.config.usercode import GIVEN
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.experiment import Experiment, contradiction
 from fedkeel.record.checkpoints import Checkpoints, Loaded
 from fedkeel.record.durable import sync_folder
 from fedkeel.record.lock import BusyError, lock
 from fedkeel.record.rows import START, Rows, line, lines
 from fedkeel.runtime import CLASSES
 from fedkeel.runtime.progress import Evaluation, RoundEnd
-from fedkeel.sections import GIVEN
 
 EXPERIMENT, SUMMARY, ACCURACIES = "experiment.yaml", "summary.json", "client_accuracy.jsonl"
 ROWS = ("history", "clients", "rounds", "unfinished", "refused")

@@ -8,8 +8,8 @@ from hashlib import sha256
 import numpy as np
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.fleet.profile import Fleet
 from fedkeel.params import Layout
+from fedkeel.world.fleet.profile import Fleet
 
 _SAMPLES = 1000
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedkeel.fleet.profile import Fleet
 from fedkeel.report.curves import FORMATS
 from fedkeel.report.save import check_suffix, save
+from fedkeel.world.fleet.profile import Fleet
 
 LANES = 50
 """Devices whose hours are drawn."""

@@ -10,9 +10,9 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from fedkeel import yamltext
+from fedkeel.config import yamltext
+from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError, label, shown
-from fedkeel.files import open_file, reason
 
 COUNTS = ("client", "round", "staleness", "version")
 SECONDS = ("dispatched", "began", "asked", "merged", "finished", "arrived", "ended")

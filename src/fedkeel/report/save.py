@@ -7,8 +7,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedkeel.config.files import reason
 from fedkeel.errors import InputError, label
-from fedkeel.files import reason
 
 
 def check_suffix(path: Path, accepted: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """The server's loop over events."""
 
-from fedkeel.algorithms.rules import ServerState
 from fedkeel.local.orders import Order
+from fedkeel.methods.server import ServerState
 from fedkeel.runtime.flights import Begin, End, Flight, Request, Stray
 from fedkeel.runtime.progress import Arrival, Arrivals, Evaluation, RoundEnd
 from fedkeel.runtime.simulation import Simulation

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedkeel.algorithms.rules import Message
 from fedkeel.local.orders import Executor, Order, Trained, gather
+from fedkeel.methods.types import Message
 from fedkeel.runtime.flights import Flight
 from fedkeel.runtime.stateful import Stateful
 

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel import streams
-from fedkeel.algorithms.rules import ClientRule, Cohort, Message, Progress, nbytes
+from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import Experiment
-from fedkeel.fleet.faults import HANG, LEAVE
 from fedkeel.local.orders import Order
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.server import Cohort, Progress
+from fedkeel.methods.types import Message, nbytes
 from fedkeel.runtime.desk import Desk
 from fedkeel.runtime.flights import LEFT, TOO_LATE, Flight, Flights
 from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.surveys import Surveys, follow, rows, uploaded
+from fedkeel.world.faults import HANG, LEAVE
 
 
 class Dispatcher(Stateful):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkeel.fleet.clock import EventQueue
-from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Order
 from fedkeel.runtime.stateful import Stateful
+from fedkeel.world.clock import EventQueue
+from fedkeel.world.fleet.profile import Fleet
 
 LEFT, TOO_LATE, NOT_NEEDED = "left for good", "too late", "not needed"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkeel.local.orders import Order, Trained, divergence
 from fedkeel.params import Layout, Part
 from fedkeel.runtime.stateful import Stateful
-from fedkeel.safety import GateSettings
+from fedkeel.server.settings import GateSettings
 
 
 @dataclass(frozen=True)

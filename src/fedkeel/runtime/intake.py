@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.rules import Receipt, View
+from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import Experiment
-from fedkeel.fleet.faults import LOST, OLD, TWICE
 from fedkeel.local.orders import Trained
+from fedkeel.methods.server import Receipt, View
 from fedkeel.runtime.desk import Desk
 from fedkeel.runtime.flights import Flight, Flights, Stray
 from fedkeel.runtime.gate import Gate, Refusal
@@ -22,6 +21,7 @@ from fedkeel.runtime.records import Columns, columns, merging, patch
 from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.surveys import uploaded
+from fedkeel.world.faults import LOST, OLD, TWICE
 
 
 class Intake(Stateful):

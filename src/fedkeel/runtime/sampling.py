@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel import streams
-from fedkeel.experiment import Experiment
+from fedkeel.config.experiment import Experiment
 
 Draw = tuple[NDArray[np.int64], NDArray[np.int64] | None]
 

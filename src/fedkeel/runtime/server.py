@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedkeel.algorithms.rules import Receipt, Updates, View
+from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.experiment import Experiment
 from fedkeel.local.orders import Trained
+from fedkeel.methods.job import Updates
+from fedkeel.methods.server import Receipt, View
 from fedkeel.params import FlatModel, Part
 from fedkeel.runtime.flights import Flight
 from fedkeel.runtime.stateful import Stateful

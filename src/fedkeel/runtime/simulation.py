@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.algorithms.rules import Progress
+from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import DivergenceError
-from fedkeel.experiment import Experiment
-from fedkeel.fleet.profile import Fleet
 from fedkeel.local.orders import Executor, Order, Score
+from fedkeel.methods.server import Progress
 from fedkeel.params import FlatModel
 from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
 from fedkeel.runtime.desk import AT_ONCE, Desk
@@ -31,6 +30,7 @@ from fedkeel.runtime.records import Columns
 from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.turns import Turns
+from fedkeel.world.fleet.profile import Fleet
 
 
 class Simulation(Stateful):

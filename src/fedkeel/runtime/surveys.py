@@ -11,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.algorithms.rules import Answers, Brief, ClientRule, Message, Plan, ServerState, nbytes
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import steps
 from fedkeel.local.orders import Executor, Order, Trained, divergence
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.server import Answers, Brief, Plan, ServerState
+from fedkeel.methods.types import Message, nbytes
 
 
 class Surveys:

@@ -7,8 +7,8 @@ from math import ceil, inf
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkeel.config.experiment import Experiment
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import Experiment
 from fedkeel.runtime.flights import BEGINS, Begin, Flights
 from fedkeel.runtime.sampling import Draw, draw
 from fedkeel.runtime.stateful import Stateful

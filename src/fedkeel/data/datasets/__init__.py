@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedkeel.data import cache
 from fedkeel.data.datasets.examples import Dataset, Examples
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
-from fedkeel.data.sources import cache
 from fedkeel.data.sources.layout import Found, find
 from fedkeel.errors import InputError, unknown
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedkeel.data import text
+from fedkeel.data.cache import write_atomically
 from fedkeel.data.datasets.examples import Examples
 from fedkeel.data.readers.content import Images, Labels
-from fedkeel.data.sources.cache import write_atomically
 from fedkeel.data.sources.layout import Found
 
 Integers = NDArray[np.integer]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from fedkeel.data.cache import cache_folder
 from fedkeel.data.datasets import files, layouts
 from fedkeel.data.datasets.prepare import Normalise, Preparation, Tokenise
-from fedkeel.data.sources.cache import cache_folder
 from fedkeel.data.sources.cifar10_png import encode_batches
 from fedkeel.data.sources.layout import Layout
 from fedkeel.data.sources.packages import AptDownload, Installed, NpmPack, Source, copy_from

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedkeel import streams
+from fedkeel.config.section import Section
 from fedkeel.data.partition.assignment import Assignment
 from fedkeel.errors import InputError
-from fedkeel.settings import Section
 
 
 class Partition(Section, ABC):

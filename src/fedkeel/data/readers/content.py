@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError
-from fedkeel.files import open_file, reason
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]

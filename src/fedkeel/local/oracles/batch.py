@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedkeel.errors import FedkeelError
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batch, Batches
 from fedkeel.local.loop import Step
+from fedkeel.local.settings import LocalSettings
 
 
 class BatchOracle:

@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedkeel import streams
-from fedkeel.algorithms.oracle import Sample
-from fedkeel.algorithms.rules import Penalty
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batch, Batches
 from fedkeel.local.loop import Step
 from fedkeel.local.oracles.batch import BatchOracle
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.oracle import Penalty, Sample
 from fedkeel.params import FlatModel, with_features
 
 

@@ -10,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.algorithms.course import Course
-from fedkeel.algorithms.oracle import Sample
-from fedkeel.algorithms.rules import Penalty
-from fedkeel.experiment import LocalSettings
 from fedkeel.local.batches import Batch, Batches
-from fedkeel.local.gradients.vmapped import VmappedGradient
+from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.local.loop import Step
 from fedkeel.local.oracles.batch import BatchOracle
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.course import Course
+from fedkeel.methods.oracle import Penalty, Sample
 
 
 class Gradient(Protocol):

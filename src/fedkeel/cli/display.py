@@ -1,0 +1,193 @@
+"""What a person sees while a run goes on, and at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from fedkeel.config.experiment import Experiment
+from fedkeel.data.statistics import mean_wasserstein
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.record.folder import SUMMARY
+from fedkeel.runtime import RoundEnd
+from fedkeel.world.fleet.profile import Fleet
+
+if TYPE_CHECKING:
+    from fedkeel.report.fleet import JobCosts
+
+SHOWN = 20  # clients listed one by one
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: fall silent, and let the training go on."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+console = _Console(highlight=False)
+
+
+@contextmanager
+def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
+    """A live bar on a terminal, about ten lines elsewhere."""
+    console.print(
+        f"{experiment.algorithm.label} on {experiment.dataset.name} with {experiment.model.name}, "
+        f"{experiment.rounds} rounds",
+        markup=False,
+    )
+    if not console.is_terminal:
+        yield _lines(experiment.rounds)
+        return
+    bar = Progress(
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[score]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    with bar:
+        task = bar.add_task("", total=experiment.rounds, score="")
+
+        def advance(end: RoundEnd) -> None:
+            bar.update(task, completed=end.round)
+            if end.evaluation is not None:
+                bar.update(task, score=_score(end))
+
+        yield advance
+
+
+def _train_loss(end: RoundEnd) -> str:
+    return "" if end.train_loss is None else f"  train loss {end.train_loss:.3f}"
+
+
+def _score(end: RoundEnd) -> str:
+    assert end.evaluation is not None
+    return f"accuracy {end.evaluation.accuracy:.2%}  loss {end.evaluation.loss:.3f}"
+
+
+def _lines(rounds: int) -> Callable[[RoundEnd], None]:
+    stride = max(1, rounds // 10)
+
+    def write(end: RoundEnd) -> None:
+        if end.evaluation is not None and (end.round % stride == 0 or end.round == rounds):
+            try:
+                console.print(f"round {end.round}/{rounds}  {_score(end)}{_train_loss(end)}")
+            except OSError:  # the log cannot be written: the training goes on
+                console.quiet = True
+
+    return write
+
+
+def tell(sentence: str) -> None:
+    """Something that a person should know, beside the output."""
+    with suppress(OSError, ValueError):  # nobody listens any more
+        print(f"fedkeel: {sentence}", file=sys.stderr, flush=True)
+
+
+def summary(folder: Path, figure: Path) -> None:
+    """The result of a finished run in a few lines, and where everything is."""
+    s = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_row("clients", f"{s['clients']}, {s['per_round']} a round")
+    whose = "" if s["tested"] == "global model" else f", {s['tested']}"
+    table.add_row("final accuracy", f"[bold]{s['final_accuracy']:.2%}[/]{whose}")
+    table.add_row("best accuracy", f"{s['best_accuracy']:.2%}")
+    if s["target_accuracy"] is not None:
+        reached = f"in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
+        table.add_row(f"target {s['target_accuracy']:.2%}", reached)
+    for key, what in (("client_accuracy", "accuracy per client"), ("client_accuracy_finetuned", "... fine-tuned")):
+        if spread := s.get(key):
+            table.add_row(
+                what, f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}"
+            )
+    if lost := s.get("finetuning_diverged"):
+        table.add_row("... fine-tuned", f"diverged on {len(lost)} of {s['clients']} clients; try a smaller local.lr")
+    table.add_row("time", f"{s['wall_seconds']:.1f} s, {s['virtual_seconds']:.0f} virtual s")
+    turned_away = sum(s["uploads_turned_away"].values())
+    if s["jobs_lost"] or s["updates_refused"] or turned_away:
+        refused = f"{turned_away} uploads refused by the gate, {s['updates_refused']} by the method"
+        table.add_row("not taken in", f"{s['jobs_lost']} jobs lost or not needed, {refused}")
+    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {ExecutorSettings(**s['executor']).label}")
+    table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
+    console.print(table)
+    for path, reason in s["probe"]["refused"].items():
+        console.print(f"not used: {path}: {reason}", soft_wrap=True, markup=False)
+    console.print(f"run folder  {folder}\nfigure      {figure}", soft_wrap=True, markup=False)
+
+
+def partition(counts: NDArray[np.int64], figure: Path) -> None:
+    """Sizes of clients, and how far their labels are from the whole."""
+    sizes = counts.sum(axis=1)
+    held = (counts > 0).sum(axis=1)
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "min", "median", "mean", "max"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values in (("samples a client", sizes), ("classes a client", held)):
+        table.add_row(name, *(f"{f(values):g}" for f in (np.min, np.median, np.mean, np.max)))
+    console.print(f"{len(sizes)} clients, {int(sizes.sum())} samples, {counts.shape[1]} classes")
+    console.print(table)
+    for client in range(min(len(sizes), SHOWN)):
+        console.print(f"client {client}: {sizes[client]} samples, {held[client]} classes")
+    if len(sizes) > SHOWN:
+        console.print(f"... and {len(sizes) - SHOWN} more")
+    console.print(
+        f"mean Wasserstein distance of a client's labels from the global ones "
+        f"(ground metric 0 or 1 between labels): {mean_wasserstein(counts):.4f}",
+        soft_wrap=True,
+    )
+    console.print(f"heat map  {figure}", soft_wrap=True, markup=False)
+
+
+def fleet(devices: Fleet, costs: JobCosts, nbytes: int, figure: Path) -> None:
+    """How long jobs take, and what else the devices differ in."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "min", "median", "mean", "max"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, values, matters in (
+        ("milliseconds a sample", 1e3 * devices.seconds / devices.unit, True),
+        ("seconds of training", costs.training, True),
+        (f"seconds to exchange {nbytes / 1e6:.3g} MB", costs.exchange, costs.exchange.any()),
+        ("seconds of a job", costs.job, costs.exchange.any()),
+        ("uplink, Mbit/s", devices.uplink / 1e6, np.isfinite(devices.uplink).all()),
+        ("downlink, Mbit/s", devices.downlink / 1e6, np.isfinite(devices.downlink).all()),
+        ("latency, s", devices.latency, devices.latency.any()),
+        ("chance to lose a job", devices.dropout, devices.dropout.any()),
+        ("share of time on", devices.availability, not devices.always_on),
+        ("period of being on, s", devices.period, not devices.always_on),
+    ):
+        if matters:
+            table.add_row(name, *(f"{f(values):.4g}" for f in (np.min, np.median, np.mean, np.max)))
+    without = len(devices) - len(costs.job)
+    console.print(f"{len(devices)} devices{f', {without} of them without data' if without else ''}")
+    console.print(table)
+    console.print(
+        f"slowest to fastest: {devices.seconds.max() / devices.seconds.min():.4g} for equal work, "
+        f"{costs.job.max() / costs.job.min():.4g} for jobs"
+    )
+    free = [
+        name for name, speed in (("uploads", devices.uplink), ("downloads", devices.downlink)) if np.isinf(speed).all()
+    ]
+    if free:
+        console.print(f"{' and '.join(free)} take no time{' but latency' if devices.latency.any() else ''}")
+    console.print(f"figure  {figure}", soft_wrap=True, markup=False)

@@ -1,0 +1,65 @@
+"""How a command ends: one clear sentence for an error, and an exit code that means something."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+import click
+
+from fedkeel.cli import stdio
+from fedkeel.errors import FedkeelError, words
+
+
+def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> None:
+    """Carry out a command; with `debug`, an error shows its traceback."""
+    stdio.prepare()
+    try:
+        with command.make_context("fedkeel", [*arguments]) as context:
+            command.invoke(context)
+        stdio.flush()
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # so do rich and Typer end where nobody reads their help
+            sys.exit(0)
+        raise
+    except (KeyboardInterrupt, click.Abort):
+        fail("interrupted", 130)
+    except click.ClickException as error:
+        _refuse_usage(error)
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, BrokenPipeError) and stdio.reader_gone():
+            stdio.settle()
+            sys.exit(0)
+        fail(str(error) if isinstance(error, FedkeelError) else _unforeseen(error), getattr(error, "exit_code", 1))
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the process with a sentence and a code."""
+    with suppress(OSError):
+        print(f"fedkeel: {message}", file=sys.stderr or sys.stdout)
+    stdio.settle()
+    sys.exit(code)
+
+
+def _refuse_usage(error: click.ClickException) -> NoReturn:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(error.exit_code)
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context else ""
+    fail(" ".join(error.format_message().split()) + where, error.exit_code)
+
+
+def _unforeseen(error: Exception) -> str:
+    said = words(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in said:
+        return "there is not enough memory; a smaller model, smaller batches or fewer clients need less"
+    if isinstance(error, OSError):
+        return f"{said} (run again with --debug to see where)"
+    return f"{type(error).__name__}: {said} (this is a defect; run again with --debug to see where)"

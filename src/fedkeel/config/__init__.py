@@ -1,0 +1,1 @@
+"""What a user says: an experiment, in YAML, on the command line, in Python."""

@@ -1,0 +1,108 @@
+"""No fast path is trusted before it has shown, on this model and these shapes, what plain autograd shows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedkeel.data.federated import FederatedData
+from fedkeel.data.partition import Assignment
+from fedkeel.local.batches import batch_sizes
+from fedkeel.local.build import Workshop
+from fedkeel.local.orders import SUM, Columns, Order
+from fedkeel.local.settings import ExecutorSettings
+
+SHAPES = 32
+"""Sizes of mini-batches that are tried: all that occur, or so many of them from the smallest to the largest."""
+SECONDS = 0.5
+"""For trying them; the largest and the smallest are tried in any case."""
+_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
+"""On the norm of the difference of two steps, against the norm of the step."""
+
+
+def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[Order]) -> str | None:
+    """Why these settings must not be used for these orders, if there is a reason.
+
+    Trains one step at learning rate 1 (unless the rule sets its own) with clients of every size of mini-batch that
+    occurs, the remainders included, by the trainer in question and one by one, and compares all that comes out.
+    Stacks are tried with mini-batches of different sizes side by side, and of one size.
+    """
+    if not settings.stack and not settings.channels_last:
+        return None
+    if settings.stack and (reason := cannot_stack(workshop)):
+        return reason
+    largest, *others = reversed(_some(batch_sizes(workshop.data, workshop.local.batch_size)))
+    sizes = [largest, *others[-1:], *others[:-1]]
+    each = min(2, settings.stack or 1)
+    trial = replace(workshop, data=_dealt(workshop.data, [size for size in sizes for _ in range(each)]))
+    model = replace(orders[0], epochs=1, lr=torch.ones_like(orders[0].lr[:1]))
+    trials = [replace(model, client=client) for client in range(len(trial.data))]
+    stacks = [trials[start : start + each] for start in range(0, len(trials), each)]
+    if settings.stack:
+        stacks.insert(0, trials[::each][: settings.stack])
+    until = perf_counter() + SECONDS
+    try:
+        reference, candidate = trial.trainer(ExecutorSettings(kind="serial")), trial.trainer(settings)
+        for number, stack in enumerate(stacks):
+            if number > 2 and perf_counter() > until:
+                break
+            if reason := _difference(candidate(stack, 1), reference(stack, 1), stack):
+                return reason
+    except Exception as error:  # a model that vmap cannot follow fails in its own way
+        return f"it fails ({type(error).__name__}: {' '.join(str(error).split())})"
+    return None
+
+
+def cannot_stack(workshop: Workshop) -> str | None:
+    """Why the clients' models cannot be trained at once, if there is a reason to see beforehand."""
+    if any(True for _ in workshop.module.buffers()):
+        return "the model has buffers, such as batch-norm statistics"
+    if _is_random(workshop.module, workshop.data):
+        return "the model's forward pass is random, as with dropout"
+    return None
+
+
+def _some(sizes: Sequence[int]) -> list[int]:
+    """All of them, or `SHAPES` from the first to the last."""
+    return [sizes[i] for i in np.linspace(0, len(sizes) - 1, min(SHAPES, len(sizes))).round().astype(int)]
+
+
+def _dealt(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
+    """The same samples, dealt to clients of these sizes; they may share samples."""
+    places = np.concatenate([np.arange(size) for size in sizes]) % len(data.train.y)
+    return replace(data, assignment=Assignment(places, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)))
+
+
+def _is_random(module: nn.Module, data: FederatedData) -> bool:
+    trial = copy.deepcopy(module).train()
+    x, _ = data.train_batch(torch.arange(min(8, len(data.train.y))))
+    outputs = []
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
+        for seed in range(2):
+            torch.manual_seed(seed)
+            outputs.append(trial(x))
+    return not torch.equal(*outputs)
+
+
+def _difference(got: Columns, expected: Columns, orders: Sequence[Order]) -> str | None:
+    """What a stack says against what each of its clients says alone."""
+    if got.keys() != expected.keys():
+        return f"it gives {sorted(got)} instead of {sorted(expected)}"
+    tolerance = _TOLERANCE[orders[0].start.dtype]
+    for name in ["w", *expected]:
+        a, b = got[name], expected[name]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"its {name} is {list(a.shape)} of {a.dtype} instead of {list(b.shape)} of {b.dtype}"
+        if name == "w":  # what counts is how far a client moves
+            a, b = a - orders[0].start, b - orders[0].start
+        rows = 1 if name.startswith(SUM) else len(orders)
+        a, b = (each.reshape(rows, -1).double() for each in (a, b))
+        if not bool(((a - b).norm(dim=1) <= tolerance * (b.norm(dim=1) + 1e-6)).all()):
+            return f"its {name} after one step deviates by up to {float((a - b).abs().max()):.2g} from plain autograd"
+    return None

@@ -1,0 +1,228 @@
+"""Which executor is fastest for this work on this machine: measured, not guessed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from fedkeel.errors import FedkeelError, InputError
+from fedkeel.local.batches import batch_sizes, steps
+from fedkeel.local.build import Workshop, cores
+from fedkeel.local.executors.agreement import cannot_stack, objection
+from fedkeel.local.orders import Order
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.local.trainers import plan
+from fedkeel.params import Layout
+
+STACK_BYTES = 256 << 20
+"""What one stack may take in memory."""
+_VECTORS = 6  # of a model's size that a client of a stack needs: weights, gradient, direction, ...
+_PARTS = (4, 16, 64, 2)  # of a worker's share that a stack may be, beside all of it
+_BUDGET = 1.0  # seconds for all measurements, or a quarter of what the run would take serially, if that is less,
+_LEAST = 0.2  # but not less than this
+_TRIAL = 0.02  # seconds of one measurement of a way to train
+_FINALISTS = 3  # ways that are rehearsed in workers, beside the best in this process
+_REHEARSAL = 0.06  # seconds of one measurement of these
+_NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
+_LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
+
+SERIAL = ExecutorSettings(kind="serial", stack=0, channels_last=False)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The executor to use, and why."""
+
+    settings: ExecutorSettings
+    """Nothing that could change a result is left open."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What a round would take with each candidate, as measured on a part of the first one."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Candidates that were faster and failed, or that deviate from plain autograd."""
+
+
+def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, fork: bool) -> Choice:
+    """Fill in what `asked` leaves open by trying the candidates on the first round's orders.
+
+    The winner must agree with plain autograd before it is used. What was asked for by name and does not is an error.
+    """
+    if asked.kind == "serial":
+        asked = asked.model_copy(update={"stack": 0, "channels_last": bool(asked.channels_last)})
+    if asked.settled:
+        if reason := objection(workshop, asked, orders):
+            raise _refusal(asked, reason)
+        return Choice(asked)
+    contest = _Contest(workshop, asked, orders, rounds, fork)
+    for settings in contest.ranking():
+        reason = objection(workshop, settings, orders)
+        if reason is None:
+            return Choice(settings, contest.report(), contest.refused)
+        contest.refused[settings.label] = reason
+    raise _refusal(asked, next(iter(contest.refused.values())))
+
+
+class _Contest:
+    """Measures ways to train until time is up."""
+
+    def __init__(
+        self, workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, fork: bool
+    ) -> None:
+        self._workshop = workshop
+        self._asked = asked
+        self._orders = orders
+        self._work = _work(workshop, orders)
+        self._seconds = {SERIAL: 0.0}
+        self._workers = min(asked.workers or cores(), len(orders)) if fork else 1
+        self._share = -(-len(orders) // self._workers)
+        self.refused: dict[str, str] = {}
+        self._seconds[SERIAL] = self._measure(SERIAL)
+        self._run = self._seconds[SERIAL] * rounds
+        self._until = perf_counter() + max(_LEAST, min(_BUDGET, self._run / 4))
+
+    def report(self) -> dict[str, float]:
+        """Seconds of a round with each candidate."""
+        return {settings.label: float(f"{value:.3g}") for settings, value in self._seconds.items()}
+
+    def ranking(self) -> list[ExecutorSettings]:
+        """The candidates, the fastest first."""
+        asked = self._asked
+        if asked.kind == "auto" and not asked.stack and not asked.channels_last and self._run < _NOTICEABLE:
+            return [SERIAL]
+        ways = self._ways()
+        for way in ways:
+            if way not in self._seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
+                self._seconds[way] = self._measure(way)
+        ranked = sorted((way for way in ways if way in self._seconds), key=self._seconds.__getitem__)
+        # A stack larger than a worker's share would leave somebody idle.
+        shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
+        if asked.kind == "processes":
+            return shared or [self._shared(way) for way in ranked]
+        if asked.kind == "vectorised" or self._workers == 1:
+            return ranked
+        return self._finals(ranked, shared)
+
+    def _finals(self, ranked: list[ExecutorSettings], shared: list[ExecutorSettings]) -> list[ExecutorSettings]:
+        """The best on a part of a whole round, in this process and in workers; without the time, workers are best."""
+        rivals = [*ranked[:1], *shared[:_FINALISTS]]
+        least = min(len(self._orders), 2 * self._workers * max(way.stack or 1 for way in rivals))
+        if not self._affordable(2 * least * len(rivals), ranked[0]):
+            return [*shared, *ranked]
+        step_seconds = self._seconds[ranked[0]] / self._work.sum()
+        count = max(least, int(_REHEARSAL / step_seconds))
+        measured = self._rehearse(rivals, self._orders[:count], step_seconds)
+        self._seconds |= measured
+        return [*sorted(measured, key=measured.__getitem__), *(way for way in ranked if way not in measured)]
+
+    def _affordable(self, steps: int, way: ExecutorSettings) -> bool:
+        """Whether there is time for so many steps of a client, as fast as that way."""
+        return bool(perf_counter() + steps * self._seconds[way] / self._work.sum() < self._until)
+
+    def _ways(self) -> list[ExecutorSettings]:
+        """Every way to train in this process that fits what was asked for, the most promising first."""
+        workshop, asked = self._workshop, self._asked
+        ways = []
+        if asked.kind != "vectorised" and not asked.stack:
+            formats = [False, True] if any(part.dim() == 4 for part in workshop.module.parameters()) else [False]
+            formats = formats if asked.channels_last is None else [asked.channels_last]
+            ways += [ExecutorSettings(kind="serial", stack=0, channels_last=each) for each in formats]
+        if asked.stack == 0 or asked.channels_last or (ways and not workshop.dense and self._run < _LONG):
+            return ways
+        if reason := cannot_stack(workshop):
+            if not ways:
+                raise _refusal(asked, reason)
+            return ways
+        limit = min(len(self._orders), stack_limit(workshop))
+        share = min(limit, self._share)
+        sizes = [share, limit, *(-(-share // part) for part in _PARTS)]
+        for size in [asked.stack] if asked.stack else dict.fromkeys(sizes):
+            ways.append(ExecutorSettings(kind="vectorised", stack=size, channels_last=False))
+        return ways
+
+    def _shared(self, way: ExecutorSettings) -> ExecutorSettings:
+        return way.model_copy(update={"kind": "processes", "workers": self._asked.workers})
+
+    def _measure(self, way: ExecutorSettings) -> float:
+        """What a round would take one way, from a few steps of a typical stack."""
+        stacks = plan(self._orders, self._workshop.data, self._workshop.local, way.stack or None)
+        trainer = self._workshop.trainer(way)
+
+        def each(number: int, limit: int) -> float:
+            """Seconds a step of one client, of a stack whose data no cache holds."""
+            rows = stacks[(len(stacks) // 2 + number) % len(stacks)]
+            seconds = _time(lambda: trainer([self._orders[row] for row in rows], limit))
+            return float(seconds / self._work[rows].clip(max=limit).sum())
+
+        first = each(0, 1)
+        clients = len(stacks[len(stacks) // 2])
+        if first * clients < 10 * _TRIAL:
+            first = each(1, 1)  # the very first had to warm up
+            limit = int(np.clip(_TRIAL / (first * clients), 1, self._work.max()))
+            first = min(each(2 + number, limit) for number in range(3))
+        return float(first * self._work.sum())
+
+    def _rehearse(
+        self, rivals: Sequence[ExecutorSettings], orders: Sequence[Order], step_seconds: float
+    ) -> dict[ExecutorSettings, float]:
+        """What a round would take each rival, from as many steps of these orders as time allows, in turns."""
+        work = _work(self._workshop, orders)
+        limit = int(np.clip(_REHEARSAL / (step_seconds * len(orders)), 1, work.max()))
+        times: dict[ExecutorSettings, list[float]] = {}
+        executors = {settings: self._workshop.executor(settings) for settings in rivals}
+        try:
+            for settings, executor in executors.items():
+                try:
+                    executor.train(orders[:1], 1)  # workers start
+                    times[settings] = []
+                except FedkeelError as error:
+                    self.refused[settings.label] = str(error)
+            for _ in range(2):
+                for settings, seconds in times.items():
+                    seconds.append(_time(lambda e=executors[settings]: e.train(orders, limit)))  # type: ignore[misc]
+        finally:
+            for executor in executors.values():
+                executor.close()
+        share = float(self._work.sum() / work.clip(max=limit).sum())
+        return {settings: min(seconds) * share for settings, seconds in times.items()}
+
+
+def stack_limit(workshop: Workshop) -> int:
+    """How many clients' vectors and activations fit into `STACK_BYTES`; at least one's."""
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local.batch_size))) % len(workshop.data.train.y)
+    x, y = workshop.data.train_batch(samples)
+    trial = copy.deepcopy(workshop.module)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        cross_entropy(trial(x), y)
+    vectors = _VECTORS * Layout.of(trial).size * next(trial.parameters()).element_size()
+    return max(1, STACK_BYTES // (vectors + 2 * kept))
+
+
+def _work(workshop: Workshop, orders: Sequence[Order]) -> NDArray[np.int64]:
+    """Steps of each order."""
+    sizes = workshop.data.sizes[[order.client for order in orders]]
+    return steps(sizes, np.array([order.epochs for order in orders]), workshop.local.batch_size)[1]
+
+
+def _time(work: Callable[[], object]) -> float:
+    begun = perf_counter()
+    work()
+    return perf_counter() - begun
+
+
+def _refusal(asked: ExecutorSettings, reason: str) -> InputError:
+    stacked = asked.stack or asked.kind == "vectorised"
+    accepted = "executor.stack=0 and a kind other than vectorised" if stacked else "executor.channels_last=false"
+    return InputError(f"executor: {asked.label} is not accepted for this model: {reason}; accepted: {accepted}")

@@ -1,0 +1,83 @@
+"""The executor that trains in this process: one by one or in stacks, as its trainer does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
+from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.executors.memory import Lender
+from fedkeel.local.orders import Columns, Order, Score, Trained, add, divided
+from fedkeel.local.settings import LocalSettings
+from fedkeel.local.trainers import Trainer, plan
+
+
+class InProcess:
+    """Trains stack after stack."""
+
+    def __init__(
+        self, trainer: Trainer, evaluator: Evaluator, data: FederatedData, local: LocalSettings, stack: int | None
+    ) -> None:
+        self._trainer = trainer
+        self._evaluator = evaluator
+        self._data = data
+        self._local = local
+        self._stack = stack
+        # Large results lie in memory that is used again: the system takes its time to hand out fresh pages.
+        self._lender = Lender(shared=False)
+
+    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+        """What became of these orders, in their order; with `limit`, after so many steps."""
+        columns: Columns = {}
+        sums: Columns = {}
+        for rows in plan(orders, self._data, self._local, self._stack):
+            room = columns["w"][span] if columns and (span := consecutive(rows)) else None
+            part, more = divided(self._trainer([orders[row] for row in rows], limit, room))
+            sums = add(sums, more)
+            columns = columns or self._room(part, orders)
+            put(part, rows, columns)
+        return Trained(columns | sums)
+
+    def _room(self, part: Columns, orders: Sequence[Order]) -> Columns:
+        """Columns for all orders, of the kinds that one part of them has."""
+        shapes = {name: (len(orders), *tensor.shape[1:]) for name, tensor in part.items()}
+        shapes["lr"] = len(orders), max(order.epochs for order in orders)
+        if part["w"].is_cuda:
+            return {name: tensor.new_empty(shapes[name]) for name, tensor in part.items()}
+        return self._lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
+
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
+        """Test `w` on the test set, or on those samples of it."""
+        return self._evaluator.score(w, buffers, samples)
+
+    def close(self) -> None:
+        """Give back what is lent."""
+        self._lender.close()
+
+
+def consecutive(rows: Sequence[int]) -> slice | None:
+    """The rows as a slice, if they are one."""
+    span = slice(rows[0], rows[-1] + 1)
+    return span if [*rows] == [*range(span.start, span.stop)] else None
+
+
+def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
+    """Write the rows of a part where they belong."""
+    if part.keys() != columns.keys():
+        raise FedkeelError(
+            f"the client rule sends or keeps {sorted(part)} for some clients and {sorted(columns)} for others; "
+            "accepted: the same names for all"
+        )
+    where = consecutive(rows) or list(rows)
+    for name, tensor in part.items():
+        target = columns[name] if name != "lr" else columns[name][:, : tensor.shape[1]]
+        if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
+            raise FedkeelError(
+                f"the client rule's {name} is {list(tensor.shape[1:])} of {tensor.dtype} for some clients and "
+                f"{list(target.shape[1:])} of {target.dtype} for others; accepted: one kind"
+            )
+        if not tensor.numel() or tensor.data_ptr() != target[rows[0]].data_ptr():  # else it was made there
+            target[where] = tensor

@@ -1,0 +1,77 @@
+"""How clients train, and who does that work on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedkeel.config.section import Count, Section, Share, Size
+from fedkeel.errors import InputError
+
+
+class LocalSettings(Section):
+    """What a client does with the model it gets."""
+
+    epochs: Annotated[int, Field(gt=0, le=1_000_000)] = 1
+    batch_size: Count | Literal["full"] = 32
+    lr: Size = 0.05
+    lr_decay: Share = 1.0
+    """Factor on the learning rate after every round."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.0
+    clip_norm: Size | None = None
+    """Upper bound on the norm of a mini-batch's gradient."""
+
+
+class FinetuneSettings(Section):
+    """How each client adapts its own model at the end, before that is tested on the client's own test share."""
+
+    epochs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """With the local settings; by default 5 for FedBABU and 0 for all others."""
+    lr: Size | None = None
+    """By default the last round's learning rate."""
+    part: Literal["all", "body", "head"] = "all"
+    """Which weights move."""
+
+
+class ExecutorSettings(Section):
+    """How the work of clients is done on this machine. What is left open is measured before the first round.
+
+    Results are equal bit for bit where `stack`, `channels_last` and `threads` are; `workers` changes none.
+    """
+
+    kind: Literal["auto", "serial", "vectorised", "processes"] = "auto"
+    """One client after the other; many at once; or either of these in worker processes, one a core."""
+    stack: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Clients trained at once, as one stack of vectors; 0: one after the other."""
+    channels_last: bool | None = None
+    """Whether images lie in memory pixel by pixel, where clients train one after the other."""
+    workers: Annotated[int, Field(gt=0, le=4096)] | None = None
+    """Processes; by default as many as there are cores."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        accepted = {"serial": "0, or kind vectorised", "vectorised": "1 or more, or kind serial"}.get(self.kind)
+        if accepted and self.stack is not None and (self.stack > 0) == (self.kind == "serial"):
+            raise InputError(
+                f"executor.stack: {self.stack} is not accepted with kind {self.kind}; accepted: {accepted}"
+            )
+        if self.channels_last and (self.stack or self.kind == "vectorised"):
+            raise InputError("executor.channels_last: true is not accepted with stacks; accepted: executor.stack=0")
+        if self.workers is not None and self.kind in ("serial", "vectorised"):
+            raise InputError(
+                f"executor.workers: {self.workers} is not accepted with kind {self.kind}; accepted: kind processes"
+            )
+        return self
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that could change a result is left open."""
+        return self.kind != "auto" and self.stack is not None and self.channels_last is not None
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        stack = f" in stacks of {self.stack}" if self.stack else ""
+        return f"{self.kind}{stack}{', channels last' if self.channels_last else ''}"

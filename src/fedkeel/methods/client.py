@@ -1,0 +1,125 @@
+"""How a client trains: a rule of pure functions on flat vectors.
+
+Every vector may carry a leading client axis: `[D]` for one client, `[C, D]` for a stack. Numbers that belong
+to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both. Whatever a rule
+sends, keeps or carries has the leading axis too (`torch.zeros_like(job.samples)`, not `torch.zeros(1)`). What a rule is
+given is shared with others: it is read, never changed in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedkeel.config.section import Section
+from fedkeel.methods.job import Job
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.types import Message, nbytes
+from fedkeel.params import Layout, Part
+
+
+class ClientRule(Section):
+    """How a client trains. The default is plain SGD."""
+
+    pair: ClassVar[str | None] = None
+    """Client and server rules with the same word here belong together and with nobody else."""
+    downloads: ClassVar[Part] = "all"
+    """Which weights the server sends; batch-norm statistics go with the body."""
+    uploads: ClassVar[Part] = "all"
+    """Which weights come back."""
+    features: ClassVar[Literal["unused", "used", "logits"]] = "unused"
+    """Whether it looks at what the head is given; with `logits`, the model must end with its head."""
+    global_model: ClassVar[bool] = True
+    """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
+    watches_epochs: ClassVar[bool] = False
+    """Whether `step` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
+    limit: ClassVar[int | None] = None
+    """Of a survey: how many steps it takes, unless it is the whole job."""
+    ragged: ClassVar[bool] = False
+    """Whether what it sends beside the weights is larger for some clients than for others."""
+    recorded: ClassVar[tuple[str, ...]] = ()
+    """Messages [m, 1] that are written down with the arrival of a job that got a fresh model."""
+    finetune_epochs: ClassVar[int] = 0
+    """Of each client's own model before it is tested, unless the experiment says otherwise."""
+
+    @property
+    def trains(self) -> Part:
+        """Which weights move; the others have no gradient."""
+        return "all"
+
+    @property
+    def survey(self) -> ClientRule | None:
+        """How clients answer when the server asks before training (`ServerRule.plan`).
+
+        They do it like a job that begins with the same weights, of which only messages and sums go up.
+        """
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Of a survey that takes a few steps: whether it still goes through all the client's data, once."""
+        return False
+
+    @property
+    def pull(self) -> float:
+        """The factor of a pull `pull * (w - start)` in the direction, which shortens a client's path."""
+        return 0.0
+
+    def objection(self, layout: Layout, momentum: float) -> str | None:
+        """Why this rule cannot train such a model or with such momentum, if there is a reason."""
+        return None
+
+    def initial(self, w: Tensor, buffers: Tensor) -> Message:
+        """What a client keeps before its first job, given the first global model [D] and its buffers [B]."""
+        return {}
+
+    def own(self, w: Tensor, buffers: Tensor, kept: Message) -> tuple[Tensor, Tensor]:
+        """A client's own model, (weights, buffers), given the global one and what the client keeps."""
+        return w, buffers
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """Before the first step: may change start weights, buffers and learning rates, and set a course."""
+        return job
+
+    def asks_after(self, kept: Message, received: Message, epochs: int, draws: tuple[float, float]) -> int:
+        """After how many of its epochs a job asks for a fresh global model; 0: never.
+
+        Decided when it is dispatched, by one client alone, given two random numbers in [0, 1) of this job's own.
+        """
+        return 0
+
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
+        """What becomes of a fresh global model `job.fresh`, which comes before the current mini-batch.
+
+        `job` and `w` are those of the clients whose slot it is: their places in the stack are `rows`, for
+        `oracle.peek`; nothing for a client by itself.
+        """
+        raise NotImplementedError
+
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        """The direction [..., D] of one mini-batch, before momentum; by default the job's course.
+
+        `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
+        """
+        return job.course.direction(oracle.grad(w), w)
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        """After the last step: (what goes up beside the weights, what the client keeps)."""
+        return {}, job.kept
+
+    def weigh(self, messages: Message, count: int) -> Tensor:
+        """[m], bytes of what each of `count` clients sends beside its weights."""
+        return torch.full((count,), nbytes(messages) // count)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How a client takes in a fresh global model: w <- (1 - share) w + share w_fresh."""
+
+    share: Tensor
+    """[..., 1]"""
+    notes: Message = field(default_factory=dict)
+    """[..., k], what takes the place of `job.carry` of these names, which `begin` has set."""

@@ -1,0 +1,24 @@
+"""FedAdagrad (Reddi et al., ICLR 2021): Adagrad on the server."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedopt import Adaptive, Decay
+from fedkeel.methods.registry import method
+
+
+class Adagrad(Adaptive):
+    """v <- v + Delta^2, without momentum."""
+
+    beta1: Decay = 0.0
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """v of this round."""
+        return v + square
+
+
+fedadagrad = method(
+    "fedadagrad", client=ClientRule, server=Adagrad, about="Adagrad on the server", cite="Reddi et al., ICLR 2021"
+)

@@ -1,0 +1,45 @@
+"""FedAvg (McMahan et al., AISTATS 2017): the mean of what the clients trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Updates
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.types import Weighting
+
+
+class Average(ServerRule):
+    """w <- w + server_lr * sum_i p_i (w_i - w), over the clients that arrived."""
+
+    server_lr: PositiveFloat = 1.0
+    """eta_g; 1 is FedAvg as published."""
+    weighting: Weighting = "samples"
+    """p_i: n_i / n, or 1 / m."""
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The state after a barrier, and each client's share."""
+        shares = updates.shares(self.weighting)
+        mean = shares @ updates.w
+        w = mean if self.server_lr == 1 else state.w + self.server_lr * (mean - state.w)
+        return replace(state, w=w), shares
+
+
+class UniformAverage(Average):
+    """The same, and all clients count alike unless told otherwise."""
+
+    weighting: Weighting = "uniform"
+
+
+fedavg = method(
+    "fedavg",
+    client=ClientRule,
+    server=Average,
+    about="sample-weighted mean of the clients' models",
+    cite="McMahan et al., AISTATS 2017",
+)

@@ -1,0 +1,73 @@
+"""FedBuff (Nguyen et al., AISTATS 2022): updates are gathered in a buffer, and a full buffer is one step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedasync import staleness_factor
+from fedkeel.methods.job import Updates
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
+from fedkeel.params import Layout
+
+Rest = Literal["drop", "flush"]
+"""What becomes of a buffer that is not full when the run ends: it is forgotten, or one last step."""
+
+
+class Buffered(ServerRule):
+    """Delta += s(t - tau) (w_i - w_start) at each arrival; after K of them w <- w + server_lr Delta / K, once.
+
+    s(t - tau) = (1 + t - tau)^-exponent. The difference is from the model that the job started from, not from the
+    current one.
+    """
+
+    pace = "concurrency"
+
+    buffer_size: PositiveInt = 10
+    """K"""
+    server_lr: PositiveFloat = 1.0
+    """eta_g"""
+    exponent: NonNegativeFloat = 0.5
+    rest: Rest = "drop"
+    """At the end of the run; a step with k < K updates divides by k."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """An empty buffer."""
+        return ServerState(w, _empty(w))
+
+    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
+        """The model is a new version when the buffer is full; the weight is what the update has in that step."""
+        factor = staleness_factor(view.staleness, "polynomial", self.exponent, 0)
+        delta = state.memory["delta"] + factor * update.delta[0]
+        count = state.memory["count"] + 1
+        full = int(count) == self.buffer_size
+        after = replace(state, memory={"delta": delta, "count": count})
+        return self._step(after) if full else after, Receipt(self.server_lr * factor / self.buffer_size, full)
+
+    def close(self, state: ServerState) -> ServerState:
+        """Flushes the rest, or leaves it where it is."""
+        flushed = self.rest == "flush" and int(state.memory["count"]) > 0
+        return self._step(state) if flushed else state
+
+    def _step(self, state: ServerState) -> ServerState:
+        w = state.w + self.server_lr * state.memory["delta"] / state.memory["count"]
+        return replace(state, w=w, memory=_empty(w))
+
+
+def _empty(w: Tensor) -> dict[str, Tensor]:
+    return {"delta": torch.zeros_like(w), "count": torch.zeros((), dtype=torch.int64)}
+
+
+fedbuff = method(
+    "fedbuff",
+    client=ClientRule,
+    server=Buffered,
+    about="gathers updates in a buffer; a full buffer is one step",
+    cite="Nguyen et al., AISTATS 2022",
+)

@@ -1,0 +1,63 @@
+"""FedCM (Xu et al., 2021): every client step is mixed with the last round's global direction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.course import Course
+from fedkeel.methods.fedavg import UniformAverage
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import ServerState
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class MixedSGD(ClientRule):
+    """w <- w - lr (alpha g + (1 - alpha) Delta); weight decay is part of g, as Delta contains it already."""
+
+    pair = "fedcm"
+
+    alpha: Share = 0.1
+    """alpha; the first round, where Delta = 0, runs at alpha times the learning rate."""
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """Every gradient is mixed with the same Delta."""
+        return replace(job, course=Course(share=self.alpha, offset=(1 - self.alpha) * job.received["delta"]))
+
+
+class DirectionAverage(UniformAverage):
+    """x <- x + server_lr mean D_i; Delta <- -mean D_i / (lr K_i), with the steps and rates that made D_i."""
+
+    pair = "fedcm"
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """Delta = 0"""
+        return ServerState(w, {"delta": torch.zeros_like(w)})
+
+    def send(self, state: ServerState, client: int) -> Message:
+        """Delta"""
+        return {"delta": state.memory["delta"]}
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """With local momentum, `length` is longer than lr K."""
+        after, shares = super().aggregate(state, updates)
+        return replace(after, memory={"delta": -(shares / updates.length[:, 0]) @ updates.delta}), shares
+
+
+fedcm = method(
+    "fedcm",
+    client=MixedSGD,
+    server=DirectionAverage,
+    about="client steps mixed with the global direction",
+    cite="Xu et al., arXiv 2106.10874, 2021",
+)

@@ -1,0 +1,263 @@
+"""FedEnt (Zheng et al., 2023): a learning rate per client and round from the entropy of the clients' weights.
+
+With w the global model, g a client's gradient there, a = |w|^2, q = <w, g>, h = |g|^2 and theta its share of the data,
+p(eta) = theta (a - 2 eta q + eta^2 h) / phi2 is its weight after a step, and J(eta) = beta p log p + (1 - beta) eta^2
+is what it minimises. phi2 = sum_i theta_i (a - 2 eta_i q_i + eta_i^2 h_i) is solved for within the round; no
+pre-training over all rounds is needed. The paper's closed form (Eq. 22, which needs |g|^2 for |g|) solves J' = 0, which
+for three clients or more with large gradients is a maximum of J, and elsewhere is cut off at 0 (`literal`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedavg import Average
+from fedkeel.methods.fednorm import SmoothedRate, Weight
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import Brief, Cohort, Plan, ServerState
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+Vector = NDArray[np.float64]
+Reading = Literal["practical", "literal"]
+
+_POINTS, _VALLEYS = 64, 2
+TOLERANCE, SWEEPS = 1e-6, 100
+"""Of the fixed point for phi2: its relative change, and how often it is tried."""
+
+
+def client_weight(
+    eta: ArrayLike, a: ArrayLike, q: ArrayLike, h: ArrayLike, share: ArrayLike, phi2: ArrayLike
+) -> Vector:
+    """p(eta), element by element."""
+    eta, a, q, h, share, phi2 = (np.asarray(each, dtype=np.float64) for each in (eta, a, q, h, share, phi2))
+    return np.asarray(share * np.maximum(a - 2 * eta * q + eta**2 * h, 0.0) / phi2)
+
+
+def objective(
+    eta: ArrayLike, a: ArrayLike, q: ArrayLike, h: ArrayLike, share: ArrayLike, phi2: ArrayLike, beta: float
+) -> Vector:
+    """J(eta), element by element; p log p is 0 at p = 0."""
+    p = client_weight(eta, a, q, h, share, phi2)
+    log = np.log(np.where(p > 0, p, 1.0))
+    return np.asarray(beta * p * log + (1 - beta) * np.asarray(eta, dtype=np.float64) ** 2)
+
+
+def objective_slope(
+    eta: ArrayLike, a: ArrayLike, q: ArrayLike, h: ArrayLike, share: ArrayLike, phi2: ArrayLike, beta: float
+) -> Vector:
+    """J'(eta), element by element."""
+    eta, q, h, share, phi2 = (np.asarray(each, dtype=np.float64) for each in (eta, q, h, share, phi2))
+    p = np.maximum(client_weight(eta, a, q, h, share, phi2), np.finfo(np.float64).tiny)
+    return np.asarray(beta * 2 * share * (eta * h - q) / phi2 * (1 + np.log(p)) + 2 * (1 - beta) * eta)
+
+
+def entropy_learning_rate(
+    a: float, q: float, h: float, share: float, phi2: float, beta: float, eta_max: float
+) -> float:
+    """The global minimiser of J on [0, eta_max]."""
+    return float(entropy_learning_rates(a, np.array([q]), np.array([h]), np.array([share]), phi2, beta, eta_max)[0])
+
+
+def entropy_learning_rates(
+    a: float, q: Vector, h: Vector, share: Vector, phi2: float, beta: float, eta_max: float
+) -> Vector:
+    """[m], the same for many clients.
+
+    J may have two minima. Between the points where p turns round and where p = 1/e, the entropy's part is monotone;
+    each of these intervals gets a grid of its own, whose deepest valleys are searched for the root of J'.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        turn = q / h
+        root = np.sqrt(turn**2 - (a - phi2 / (math.e * share)) / h)
+    inner = np.stack([turn, turn - root, turn + root], axis=1)
+    inner = np.sort(np.clip(np.where(np.isfinite(inner), inner, 0.0), 0.0, eta_max), axis=1)
+    ends = np.concatenate([np.zeros((len(q), 1)), inner, np.full((len(q), 1), eta_max)], axis=1)
+    grid = ends[:, :-1, None] + np.diff(ends, axis=1)[..., None] * np.linspace(0, 1, _POINTS)
+    known = (a, q[:, None, None], h[:, None, None], share[:, None, None], phi2, beta)
+    costs = objective(grid, *known)
+    around = np.pad(costs, ((0, 0), (0, 0), (1, 1)), constant_values=np.inf)
+    valleys = np.where((costs <= around[..., :-2]) & (costs <= around[..., 2:]), costs, np.inf)
+    best = valleys.argsort(axis=-1)[..., :_VALLEYS]
+    low, middle, high = (np.take_along_axis(grid, (best + by).clip(0, _POINTS - 1), axis=-1) for by in (-1, 0, 1))
+    found = np.concatenate([middle, _bisected(lambda eta: objective_slope(eta, *known), low, high)], axis=-1)
+    lowest = objective(found, *known).reshape(len(q), -1).argmin(axis=1)
+    return np.asarray(found.reshape(len(q), -1)[np.arange(len(q)), lowest])
+
+
+def _bisected(slope: Callable[[Vector], Vector], low: Vector, high: Vector) -> Vector:
+    """Where `slope` turns positive between `low` and `high`, as exactly as numbers allow; or one of them."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        up = slope(middle) > 0
+        low, high = np.where(up, low, middle), np.where(up, middle, high)
+    return high
+
+
+def literal_learning_rate(
+    q: ArrayLike, h: ArrayLike, share: ArrayLike, phi2: float, beta: float, p: ArrayLike
+) -> Vector:
+    """Eq. 22 with |g|^2: max(0, q / ((1 - beta) phi2 / (beta theta (1 + log p)) + h))."""
+    q, h, share, p = (np.asarray(each, dtype=np.float64) for each in (q, h, share, p))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = beta * share * (1 + np.log(p))
+        rate = q * slope / ((1 - beta) * phi2 + h * slope)
+    return np.asarray(np.where(np.isfinite(rate), np.maximum(rate, 0.0), 0.0))
+
+
+def self_consistent_rates(
+    a: float, q: Vector, h: Vector, share: Vector, beta: float, eta_max: float, reading: Reading = "practical"
+) -> tuple[Vector, float, int]:
+    """(Rates [m], phi2, sweeps) with phi2 = sum theta (a - 2 eta q + eta^2 h), damped by a half from eta = 0.
+
+    A rate that jumps between two minima may leave no fixed point: then the last sweep's. At w = 0 there are no weights.
+    """
+    phi2, rates, sweeps = a, np.zeros_like(q), 0
+    change = phi2
+    while change > TOLERANCE * phi2 and sweeps < SWEEPS:
+        sweeps += 1
+        if reading == "practical":
+            rates = entropy_learning_rates(a, q, h, share, phi2, beta, eta_max)
+        else:
+            p = client_weight(rates, a, q, h, share, phi2)
+            rates = np.minimum(literal_learning_rate(q, h, share, phi2, beta, p), eta_max)
+        implied = float(client_weight(rates, a, q, h, share, 1.0).sum())
+        change, phi2 = abs(implied - phi2), (phi2 + implied) / 2
+    return rates, phi2, sweeps
+
+
+def weights_entropy(models: Tensor, shares: Tensor) -> Tensor:
+    """-sum p log p of p_i ~ theta_i |w_i|^2 (Eq. 8): at most log m, where all weigh the same."""
+    weighed = shares.double() * models.square().sum(1).double()
+    p = weighed / weighed.sum()
+    entropy: Tensor = -torch.special.xlogy(p, p).sum()
+    return entropy
+
+
+class SurveyGradient(ClientRule):
+    """Answers with q = <w, g> and h = |g|^2 of its first mini-batch, and if asked with a bound on the smoothness."""
+
+    pair = "fedent"
+    limit = 1
+
+    gradient_batches: Literal[1, "full"] = 1
+
+    @property
+    def whole(self) -> bool:
+        """Where gradients are of all the data."""
+        return self.gradient_batches == "full"
+
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        """At the global model."""
+        first = oracle.grad(w)
+        gradient = oracle.full_grad if self.gradient_batches == "full" else oracle.grad
+        g = oracle.full_grad(w) if self.gradient_batches == "full" else first
+        job.carry["q"], job.carry["h"] = (w * g).sum(-1, keepdim=True), g.square().sum(-1, keepdim=True)
+        if "move" in job.received:
+            move = job.received["move"]
+            moved = move.norm(dim=-1, keepdim=True)
+            change = (g - gradient(w - move)).norm(dim=-1, keepdim=True)
+            job.carry["smoothness"] = torch.where(moved > 0, change / moved, torch.zeros_like(change))
+        return first
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        """Two numbers, or three."""
+        return job.carry, job.kept
+
+
+class EntropyRate(SmoothedRate):
+    """One rate for all epochs of a round, smoothed over the client's own rounds."""
+
+    pair = "fedent"
+
+    gradient_batches: Literal[1, "full"] = 1
+    """What the gradient at the global model is of: the first mini-batch, or all the client's data."""
+
+    @property
+    def survey(self) -> ClientRule:
+        """Before the rate is known."""
+        return SurveyGradient(gradient_batches=self.gradient_batches)
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """The server sends eta_star."""
+        begun = replace(job, carry={})
+        rate = self._smooth(begun, job.lr[..., :1], job.received["rate"])
+        return replace(begun, lr=rate.expand(job.lr.shape))
+
+
+class EntropyAverage(Average):
+    """FedAvg's mean; works out phi2 and everybody's eta_star from two numbers a client."""
+
+    pair = "fedent"
+
+    reading: Reading = "practical"
+    """The minimiser of J, or Eq. 22."""
+    beta: Weight = 0.99
+    eta_max: PositiveFloat = 1.0
+    estimate_bounds: bool = False
+    """Whether clients also estimate the bounds D on gradients and L on smoothness (the paper's Table 2): the largest
+    |g| so far, and the largest |g(w) - g(w_before)| / |w - w_before| of one mini-batch at two global models."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """No bounds yet."""
+        if not self.estimate_bounds:
+            return ServerState(w)
+        zero = torch.zeros((), dtype=torch.float64)
+        return ServerState(w, {"move": torch.zeros_like(w), "gradient_bound": zero, "smoothness": zero})
+
+    def plan(self, state: ServerState, cohort: Cohort) -> Plan:
+        """q and h come up, eta_star goes down."""
+        asked = {"move": state.memory["move"]} if self.estimate_bounds else {}
+        answers = yield Brief(asked)
+        q, h = (answers.messages[name][:, 0].double().cpu().numpy() for name in ("q", "h"))
+        theta = cohort.shares(self.weighting).cpu().numpy()
+        a = float(state.w.double() @ state.w.double())
+        stars, phi2, sweeps = self_consistent_rates(a, q, h, theta, self.beta, self.eta_max, self.reading)
+        notes = {
+            "phi2": phi2,
+            "phi2_sweeps": sweeps,
+            "rate_star_mean": stars.mean(),
+            "rate_star_zero": (stars == 0).mean(),
+        }
+        memory = {**state.memory, **{name: torch.tensor(value, dtype=torch.float64) for name, value in notes.items()}}
+        if self.estimate_bounds:
+            found = {
+                "gradient_bound": answers.messages["h"].sqrt().max(),
+                "smoothness": answers.messages["smoothness"].max(),
+            }
+            memory |= {name: torch.maximum(state.memory[name], value.double().cpu()) for name, value in found.items()}
+        rates = torch.from_numpy(stars[:, None]).to(state.w)
+        return replace(state, memory=memory), Brief(each={"rate": rates})
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """FedAvg's; notes the entropy of the weights that came back."""
+        after, shares = super().aggregate(state, updates)
+        memory = {**state.memory, "entropy": weights_entropy(updates.w, shares)}
+        if self.estimate_bounds:
+            memory["move"] = after.w - state.w
+        return replace(after, memory=memory), shares
+
+    def report(self, state: ServerState) -> Message:
+        """All but vectors."""
+        return {name: tensor for name, tensor in state.memory.items() if name != "move"}
+
+
+fedent = method(
+    "fedent",
+    client=EntropyRate,
+    server=EntropyAverage,
+    about="a learning rate per client from the entropy of the clients' weights",
+    cite="Zheng et al., 2023",
+)

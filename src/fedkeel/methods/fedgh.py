@@ -1,0 +1,96 @@
+"""FedGH (Yi et al., ACM MM 2023): private bodies, and a global header that the server trains on class means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+_LABEL = 8  # bytes
+
+
+class PrivateBody(ClientRule):
+    """Trains its own body behind the global header; sends the mean features of its classes, and no weights."""
+
+    pair = "fedgh"
+    downloads = "head"
+    uploads = "none"
+    features = "logits"
+    global_model = False
+    ragged = True
+
+    def objection(self, layout: Layout, momentum: float) -> str | None:
+        """The server knows how to train a linear header."""
+        if layout.linear_head is None:
+            return "its server trains a linear header; accepted: a model whose last layer is one nn.Linear"
+        return None
+
+    def initial(self, w: Tensor, buffers: Tensor) -> Message:
+        """All bodies begin alike."""
+        return {"w": w, "buffers": buffers}
+
+    def own(self, w: Tensor, buffers: Tensor, kept: Message) -> tuple[Tensor, Tensor]:
+        """As the client trained it last, its copy of the header included."""
+        return kept["w"], kept["buffers"]
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """From its own body under the global header."""
+        start = torch.where(job.layout.head.to(job.start.device), job.start, job.kept["w"])
+        return replace(job, start=start, buffers=job.kept["buffers"])
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        """Exact class means; the released code takes means of batch means."""
+        means, counts = oracle.class_means(w)
+        return {"means": means, "held": counts > 0}, {"w": w, "buffers": oracle.buffers}
+
+    def weigh(self, messages: Message, count: int) -> Tensor:
+        """A mean and a label for each class that a client holds."""
+        means = messages["means"]
+        return messages["held"].sum(1) * (means.shape[-1] * means.element_size() + _LABEL)
+
+
+class HeaderTraining(ServerRule):
+    """One SGD step of cross-entropy on every pair (mean features, class), client after client."""
+
+    pair = "fedgh"
+
+    header_lr: PositiveFloat | None = None
+    """By default the clients' learning rate of the round, as in the paper."""
+    train_header: bool = True
+    """Without, the header stays random, as in the released code, whose optimiser does not hold it."""
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """Softmax regression in closed form: the gradient in the logits is p - onehot."""
+        w, names = state.w.clone(), updates.layout.linear_head
+        assert names is not None
+        views = updates.layout.views(w)
+        weight, bias = views[names[0]], views[names[1]] if names[1] else None
+        rate = self.header_lr or float(updates.lr[:, 0].mean())
+        pairs = updates.messages["held"].nonzero().tolist() if self.train_header else []
+        for client, label in pairs:
+            z = updates.messages["means"][client, label]
+            error = torch.softmax(weight @ z + (0 if bias is None else bias), 0)
+            error[label] -= 1
+            weight.sub_(rate * error.outer(z))
+            if bias is not None:
+                bias.sub_(rate * error)
+        return replace(state, w=w), updates.shares("uniform")
+
+
+fedgh = method(
+    "fedgh",
+    client=PrivateBody,
+    server=HeaderTraining,
+    about="private bodies, a header trained on class means",
+    cite="Yi et al., ACM MM 2023",
+)

@@ -1,0 +1,66 @@
+"""FedNova (Wang et al., NeurIPS 2020): updates are divided by the work behind them before they are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from fedkeel.errors import InputError
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Updates
+from fedkeel.methods.path import path_length
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.params import Layout
+
+
+class NormalisedAverage(ServerRule):
+    """x <- x + tau_eff sum_i p_i D_i / a_i, with a_i from steps, momentum and proximal term (`Updates.length`).
+
+    Goes with any client rule that stands alone; the authors' proximal variant is `client: fedprox` with mu = .005.
+    """
+
+    numbers = 2  # a_i and K_i
+
+    server_lr: PositiveFloat = 1.0
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """gmf; .9 in the authors' variants with server momentum."""
+    tau_eff: Literal["paper", "released"] = "paper"
+    """sum_i p_i a_i; with a proximal term the released code takes sum_i p_i K_i."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """No momentum yet."""
+        return ServerState(w, {"momentum": torch.zeros_like(w)} if self.server_momentum else {})
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The weight of an update is tau_eff p_i / a_i."""
+        shares, length = updates.shares(), updates.length
+        if not bool((length > 0).all()):
+            raise InputError(
+                f"algorithm.mu: {updates.pull:g} is not accepted with local.lr={float(updates.lr.max()):g}, clients "
+                "would overshoot where they started; accepted: mu * lr below 1"
+            )
+        counted = length
+        if self.tau_eff == "released" and updates.pull:
+            counted = path_length(updates.lr, updates.epochs, updates.steps)
+        effective = shares @ counted
+        weights = effective * shares / length[:, 0]
+        step, memory = weights @ updates.delta, state.memory
+        if self.server_momentum:  # kept in units of the learning rate, which may decay
+            rate = updates.lr[:, 0].mean()
+            momentum = self.server_momentum * memory["momentum"] + step / rate
+            step, memory = rate * momentum, {"momentum": momentum}
+        return replace(state, w=state.w + self.server_lr * step, memory=memory), weights
+
+
+fednova = method(
+    "fednova",
+    client=ClientRule,
+    server=NormalisedAverage,
+    about="updates normalised by the work behind them",
+    cite="Wang et al., NeurIPS 2020",
+)

@@ -1,0 +1,68 @@
+"""FedOpt (Reddi et al., ICLR 2021): the mean update is the gradient of an adaptive optimiser on the server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from fedkeel.methods.job import Updates
+from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.types import Weighting
+from fedkeel.params import Layout
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Adaptive(ServerRule):
+    """x <- x + server_lr * m / (sqrt(v) + tau), with m <- beta1 m + (1 - beta1) Delta (Algorithm 2)."""
+
+    server_lr: PositiveFloat = 0.01
+    """eta; the paper tunes it for every task."""
+    beta1: Decay = 0.9
+    tau: PositiveFloat = 1e-3
+    """The degree of adaptivity."""
+    initial_v: Literal["tau2", "zero"] = "tau2"
+    """v_{-1}: tau^2 as in Algorithm 2; the authors' experiments start from zero."""
+    weighting: Weighting = "uniform"
+    """Of the updates in Delta: Algorithm 2's plain mean; the authors' experiments weight by samples."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """m = 0, and v as `initial_v` says."""
+        v = torch.full_like(w, self.tau**2 if self.initial_v == "tau2" else 0.0)
+        return ServerState(w, {"m": torch.zeros_like(w), "v": v, "t": torch.zeros(1, dtype=torch.float64)})
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """One step of the optimiser."""
+        shares = updates.shares(self.weighting)
+        delta = shares @ updates.delta
+        m = self.beta1 * state.memory["m"] + (1 - self.beta1) * delta
+        v = self.second_moment(state.memory["v"], delta.square())
+        t = state.memory["t"] + 1
+        w = state.w + self.server_lr * self.correction(float(t)) * m / (v.sqrt() + self.tau)
+        return ServerState(w, {"m": m, "v": v, "t": t}), shares
+
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """v of this round, given the last one and Delta squared."""
+        raise NotImplementedError
+
+    def correction(self, t: float) -> float:
+        """A factor on the learning rate of round t = 1, 2, ..."""
+        return 1.0
+
+
+class Averaging(Adaptive):
+    """Those whose v is a running mean, so that its start is biased."""
+
+    beta2: Decay = 0.99
+    """The authors' experiments ran at .999, the default of their framework."""
+    bias_correction: bool = False
+    """Algorithm 2 has none; the authors' experiments ran with it."""
+
+    def correction(self, t: float) -> float:
+        """sqrt(1 - beta2^t) / (1 - beta1^t), or 1."""
+        if not self.bias_correction:
+            return 1.0
+        return float((1 - self.beta2**t) ** 0.5 / (1 - self.beta1**t))

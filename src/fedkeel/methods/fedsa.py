@@ -1,0 +1,51 @@
+"""FedSA (after Chen, Mao and Ma, FGCS 2021): little work at first, then full jobs at rates that fall.
+
+The paper's exact rules could not be found. What is known of it is its idea: two stages, settings that change on both
+sides, staleness-aware mixing. The rules here are ours.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedasync import Mixed, staleness_factor
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import Progress
+
+
+class TwoStages(Mixed):
+    """FedAsync's polynomial mixing, and jobs that depend on how far the run is.
+
+    Stage 1 trains one epoch at lr. Stage 2, from version t1 = stage1 * planned updates on, trains all epochs at
+    lr / (1 + decay (t - t1) / per_round).
+    """
+
+    stage1: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """The share of the planned updates that is stage 1."""
+    decay: NonNegativeFloat = 0.1
+    """Of the learning rate in stage 2, for each round's worth of updates."""
+    a: NonNegativeFloat = 0.5
+    """Of the factor (t - tau + 1)^-a on alpha."""
+
+    def factor(self, staleness: int) -> float:
+        """(t - tau + 1)^-a"""
+        return staleness_factor(staleness, "polynomial", self.a, 0)
+
+    def work(self, epochs: int, lr: float, progress: Progress) -> tuple[int, float]:
+        """Every update is a version, so the version says how far the run is."""
+        since = progress.version - self.stage1 * progress.planned
+        if since < 0:
+            return 1, lr
+        return epochs, lr / (1 + self.decay * since / progress.per_round)
+
+
+fedsa = method(
+    "fedsa",
+    client=ClientRule,
+    server=TwoStages,
+    about="two stages of local work, staleness-aware mixing; the rules are ours",
+    cite="idea of Chen et al., FGCS 2021",
+)

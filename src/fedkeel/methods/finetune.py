@@ -1,0 +1,17 @@
+"""Fine-tuning: plain SGD on all of a client's model or on a part of it, before that is tested."""
+
+from __future__ import annotations
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.params import Part
+
+
+class FineTuning(ClientRule):
+    """Every client for itself; nothing travels."""
+
+    part: Part = "all"
+
+    @property
+    def trains(self) -> Part:
+        """As set."""
+        return self.part

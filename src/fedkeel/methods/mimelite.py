@@ -1,0 +1,78 @@
+"""MimeLite (Karimireddy et al., NeurIPS 2021): clients mimic momentum SGD with a momentum frozen by the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.course import Course
+from fedkeel.methods.fedavg import Average
+from fedkeel.methods.fedopt import Decay
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import ServerState
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+Form = Literal["paper", "fedjax"]
+
+
+class FrozenMomentum(ClientRule):
+    """w <- w - lr ((1 - beta) g + beta m); m stays as it was sent."""
+
+    pair = "mimelite"
+
+    beta: Decay = 0.9
+    form: Form = "paper"
+    """Of momentum: (1 - beta) g + beta m, or g + beta m as in FedJAX."""
+
+    def objection(self, layout: Layout, momentum: float) -> str | None:
+        """The server's momentum takes the place of the client's."""
+        return f"local.momentum={momentum} would be a second momentum; accepted: local.momentum=0" if momentum else None
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """Every step is one of momentum SGD with the same m."""
+        share = 1 - self.beta if self.form == "paper" else 1.0
+        return replace(job, course=Course(share=share, offset=self.beta * job.received["m"]))
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        """Sends the gradient of all local data at the old server model."""
+        return {"gradient": oracle.full_grad(job.start)}, job.kept
+
+
+class MomentumAverage(Average):
+    """x <- x + server_lr sum p_i D_i; then m <- beta m + (1 - beta) G, with G = sum p_i grad f_i(old x)."""
+
+    pair = "mimelite"
+
+    beta: Decay = 0.9
+    form: Form = "paper"
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """m = 0"""
+        return ServerState(w, {"m": torch.zeros_like(w)})
+
+    def send(self, state: ServerState, client: int) -> Message:
+        """m"""
+        return {"m": state.memory["m"]}
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The clients moved with the old m; the new one is for the next round."""
+        after, shares = super().aggregate(state, updates)
+        gradient = shares @ updates.messages["gradient"]
+        m = self.beta * state.memory["m"] + (1 - self.beta if self.form == "paper" else 1.0) * gradient
+        return replace(after, memory={"m": m}), shares
+
+
+mimelite = method(
+    "mimelite",
+    client=FrozenMomentum,
+    server=MomentumAverage,
+    about="server momentum, frozen, in every client step",
+    cite="Karimireddy et al., NeurIPS 2021",
+)

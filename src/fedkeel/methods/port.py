@@ -1,0 +1,105 @@
+"""PORT (Su and Li, IWQoS 2022): buffered updates weigh by staleness and direction; the stalest are asked to hurry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.fedbuff import Rest
+from fedkeel.methods.job import Updates
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+
+def cosine(x: Tensor, y: Tensor) -> float:
+    """Of the angle between two vectors [D], in float64; 0 where one of them is zero and has no direction."""
+    x, y = x.double(), y.double()
+    norms = float(x.norm() * y.norm())
+    return min(1.0, max(-1.0, float(x @ y) / norms)) if norms > 0 else 0.0
+
+
+class Weighed(ServerRule):
+    """w <- w + sum a_i D_i after so many updates, D_i from the model that each job started from.
+
+    a_i is n_i [similarity (cos_i + 1) / 2 + staleness_weight B / (s_i + B)], divided by its sum over the buffer. cos_i
+    is that of D_i and the way that the model made in the last two versions, where s_i > 1; else it is 1. The model
+    does not move between two aggregations, so each factor is known on arrival and one weighted sum is the buffer.
+    """
+
+    pace = "concurrency"
+
+    minimum: PositiveInt = 10
+    """Updates to aggregate; the authors' experiments wait for half of the devices at work."""
+    similarity: NonNegativeFloat = 1.0
+    """Of the direction, in the weight."""
+    staleness_weight: PositiveFloat = 3.0
+    """Of the staleness, in the weight."""
+    staleness_bound: PositiveInt = 10
+    """B"""
+    notify: bool = True
+    """Whether a device whose job is more than B versions behind is asked to send what it has."""
+    rest: Rest = "drop"
+    """What becomes of a buffer that is not full when the run ends."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """An empty buffer; there are no earlier versions yet."""
+        return ServerState(w, {**_empty(w), "one back": w, "two back": w})
+
+    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
+        """Weights are known when the buffer is full, and then those of all its updates are."""
+        delta = update.delta[0]
+        raw = float(update.samples) * self.raw(delta, state, view.staleness)
+        buffered: Message = {
+            "sum": state.memory["sum"] + raw * delta,
+            "raws": torch.cat([state.memory["raws"], torch.tensor([raw], dtype=torch.float64)]),
+        }
+        state = replace(state, memory={**state.memory, **buffered})
+        if len(buffered["raws"]) < self.minimum:
+            return state, Receipt(None, published=False)
+        *earlier, weight = (buffered["raws"] / buffered["raws"].sum()).tolist()
+        return self._step(state), Receipt(weight, earlier=earlier, interrupt=self.overdue(view))
+
+    def raw(self, delta: Tensor, state: ServerState, staleness: int) -> float:
+        """The weight of an update before its samples count and the buffer's are made to add up to one."""
+        bound, cos = self.staleness_bound, 1.0
+        if staleness > 1:
+            cos = cosine(delta, state.w - state.memory["two back"])
+        return self.similarity * (cos + 1) / 2 + self.staleness_weight * bound / (staleness + bound)
+
+    def overdue(self, view: View) -> list[int]:
+        """Clients whose jobs this aggregation leaves more than B versions behind.
+
+        Versions grow one by one, so a job passes the bound once, and is told once.
+        """
+        behind = self.staleness_bound + 1
+        return sorted(
+            client for client, start in view.busy.items() if self.notify and view.version + 1 - start == behind
+        )
+
+    def close(self, state: ServerState) -> ServerState:
+        """Flushes the rest, or leaves it where it is."""
+        flushed = self.rest == "flush" and len(state.memory["raws"]) > 0
+        return self._step(state) if flushed else state
+
+    def _step(self, state: ServerState) -> ServerState:
+        w = state.w + state.memory["sum"] / state.memory["raws"].sum()
+        return replace(state, w=w, memory={**_empty(w), "one back": state.w, "two back": state.memory["one back"]})
+
+
+def _empty(w: Tensor) -> dict[str, Tensor]:
+    return {"sum": torch.zeros_like(w), "raws": torch.zeros(0, dtype=torch.float64)}
+
+
+port = method(
+    "port",
+    client=ClientRule,
+    server=Weighed,
+    about="buffered updates weigh by staleness and direction; the stalest are asked to hurry",
+    cite="Su and Li, IWQoS 2022",
+)

@@ -1,0 +1,76 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the clients' drift out of every step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.course import Course
+from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.registry import method
+from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+
+class ControlledSGD(ClientRule):
+    """y <- y - lr (g(y) - c_i + c); a client's c_i is its mean gradient of the last time."""
+
+    pair = "scaffold"
+
+    option: Literal["I", "II"] = "II"
+    """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
+
+    def initial(self, w: Tensor, buffers: Tensor) -> Message:
+        """c_i = 0"""
+        return {"c": torch.zeros_like(w)}
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """Every gradient is corrected; weight decay and clipping are part of g, and so of c_i."""
+        return replace(job, course=Course(offset=job.received["c"] - job.kept["c"]))
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        """Sends c_i+ - c_i, keeps c_i+."""
+        if self.option == "I":
+            new = oracle.full_grad(job.start)
+        else:
+            new = job.kept["c"] - job.received["c"] + (job.start - w) / job.length
+        return {"c": new - job.kept["c"]}, {"c": new}
+
+
+class ControlledAverage(ServerRule):
+    """x <- x + server_lr mean_S D_i; c <- c + 1/N sum_S (c_i+ - c_i)."""
+
+    pair = "scaffold"
+
+    server_lr: PositiveFloat = 1.0
+    """eta_g"""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """c = 0; N counts the clients that have data."""
+        return ServerState(w, {"c": torch.zeros_like(w), "clients": (samples > 0).sum()})
+
+    def send(self, state: ServerState, client: int) -> Message:
+        """c"""
+        return {"c": state.memory["c"]}
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The mean model moves by the mean over S, the control variate by the mean over all N."""
+        shares = updates.shares("uniform")
+        c = state.memory["c"] + updates.messages["c"].sum(0) / state.memory["clients"]
+        return ServerState(state.w + self.server_lr * (shares @ updates.delta), {**state.memory, "c": c}), shares
+
+
+scaffold = method(
+    "scaffold",
+    client=ControlledSGD,
+    server=ControlledAverage,
+    about="control variates against client drift",
+    cite="Karimireddy et al., ICML 2020",
+)

@@ -1,0 +1,180 @@
+"""How a server works: whom it waits for, what it sends, and what it makes of what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from fedkeel.config.section import Section
+from fedkeel.methods.job import Updates
+from fedkeel.methods.types import Message, Weighting, mean_shares
+from fedkeel.params import Layout
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The global model and whatever else the server rule remembers."""
+
+    w: Tensor
+    memory: Message = field(default_factory=dict)
+    log: Mapping[int, Message] = field(default_factory=dict)
+    """What it remembers of versions of the model, by their numbers."""
+
+
+Pace = Literal["barrier", "stream", "periodic", "concurrency"]
+"""Whom a server dispatches when, and when it takes in what comes back.
+
+`barrier`: rounds; all that came is aggregated together. `stream`: the same rounds, but every update is received at
+once. `periodic`: so many devices every so many seconds, updates received at once. `concurrency`: always so many
+devices at work, updates received at once.
+"""
+
+
+@dataclass(frozen=True)
+class View:
+    """What the server knows when an update arrives."""
+
+    time: float
+    """Virtual seconds now."""
+    version: int
+    """The number of the model as it is now, from 0."""
+    round: int
+    """In which it arrives, from 1."""
+    client: int
+    start_version: int
+    """Of the model that the job started from."""
+    fresh_version: int | None
+    """Of the model that it merged, if it did."""
+    seconds: float
+    """From the job's dispatch to now."""
+    busy: Mapping[int, int]
+    """The clients at work, and the versions they started from."""
+    held: Mapping[int, int]
+    """The versions that jobs at work started from, and how many did."""
+
+    @property
+    def staleness(self) -> int:
+        """Versions published since the job was dispatched."""
+        return self.version - self.start_version
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the server did with an update."""
+
+    weight: float | None
+    """Its share in the global model; nothing if that is not known yet."""
+    published: bool = True
+    """Whether the global model is a new version."""
+    accepted: bool = True
+    notes: Mapping[str, float] = field(default_factory=dict)
+    """For the record of this arrival."""
+    earlier: Sequence[float] = ()
+    """The weights of updates before it that had none yet, in their order."""
+    interrupt: Sequence[int] = ()
+    """Clients that are to send what they have after the epochs they have finished, or after their first."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is when a job is dispatched."""
+
+    version: int
+    updates: int
+    """Received so far."""
+    planned: int
+    """Updates of the whole run."""
+    per_round: int
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The m clients of a round before they train."""
+
+    samples: Tensor
+    """[m, 1]"""
+    lr: Tensor
+    """[E], the learning rates of a full job as the experiment has them."""
+    draws: Tensor | None = None
+    """As `Updates.draws`."""
+
+    def shares(self, weighting: Weighting = "samples") -> Tensor:
+        """[m], as `Updates.shares` will be."""
+        return mean_shares(self.samples, self.draws, weighting)
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What goes down to the clients of a round beside the weights."""
+
+    shared: Message = field(default_factory=dict)
+    """The same for all."""
+    each: Message = field(default_factory=dict)
+    """[m, ...], a row a client."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What m clients say in a survey."""
+
+    messages: Message
+    """[m, ...]"""
+    sums: Message
+    """`Job.sums`, added up over all clients."""
+    epochs: Tensor
+    """[m, 1], of a job of theirs."""
+
+
+Plan = Generator[Brief, Answers, tuple["ServerState", Brief]]
+"""Yields what goes down for a survey and is sent the answers; returns the new state and what goes down for training."""
+
+
+class ServerRule(Section):
+    """What the server sends, and how it takes in what comes back."""
+
+    pace: ClassVar[Pace] = "barrier"
+    """How it works; whoever receives updates at once can do so at any pace but a barrier."""
+    pair: ClassVar[str | None] = None
+    """As `ClientRule.pair`."""
+    numbers: ClassVar[int] = 0
+    """How many of its own numbers each client must report beside weights and messages, in the weights' type."""
+
+    def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
+        """The state before the first round; `samples` [N] is the size of every client's data."""
+        return ServerState(w)
+
+    def send(self, state: ServerState, client: int) -> Message:
+        """What goes down beside the weights."""
+        return {}
+
+    def plan(self, state: ServerState, cohort: Cohort) -> Plan:
+        """Before a round's training: may ask its clients as often as it likes (`ClientRule.survey`)."""
+        return state, Brief()
+        yield
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        """The state after a barrier, and the weight [m] that each update was given."""
+        raise NotImplementedError
+
+    def work(self, epochs: int, lr: float, progress: Progress) -> tuple[int, float]:
+        """Epochs and learning rate of jobs dispatched now, given those that the experiment asks for."""
+        return epochs, lr
+
+    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
+        """The state after one update (m = 1), taken in as it arrives."""
+        raise NotImplementedError
+
+    def close(self, state: ServerState) -> ServerState:
+        """The state at the end of the run; not asked for where a run stops at its target, which that model reached."""
+        return state
+
+    def evaluated(self, state: ServerState) -> Tensor:
+        """The weights that are tested and handed to the user."""
+        return state.w
+
+    def report(self, state: ServerState) -> Message:
+        """Numbers of the last round that a user wants to see: a row of `rounds.jsonl`."""
+        return {}

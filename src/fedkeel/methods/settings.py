@@ -1,0 +1,47 @@
+"""Which method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, model_validator
+
+from fedkeel import methods
+from fedkeel.config.section import RULES, Section, named
+from fedkeel.methods import ClientRule, ServerRule
+
+
+class AlgorithmSettings(Section):
+    """Which method, with its hyper-parameters; those not given get the method's defaults."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "fedavg"
+    client: str | None = None
+    """The method whose client rule is used, if it is not that of `name`."""
+    server: str | None = None
+    """The method whose server rule is used, likewise."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        name, given = named(values, cls.model_fields["name"].default)
+        rules = {side: given.pop(side, None) for side in RULES}
+        rules = {side: str(rule).lower() if isinstance(rule, bool) else rule for side, rule in rules.items()}
+        if name is None or not all(isinstance(rule, str | None) for rule in rules.values()):
+            return values
+        client, server = methods.compose(name, **rules).rules(given)
+        return {"name": name, **rules, **client.model_dump(), **server.model_dump()}
+
+    @property
+    def label(self) -> str:
+        """The method's name, or those of the two whose rules are combined."""
+        return self._method.name
+
+    @property
+    def _method(self) -> methods.Method:
+        return methods.compose(self.name, self.client, self.server)
+
+    def rules(self) -> tuple[ClientRule, ServerRule]:
+        """The client rule and the server rule."""
+        return self._method.rules(self.model_extra or {})

@@ -1,0 +1,158 @@
+"""When a device asks for a fresh global model: after how many of its L epochs (FedASMU, Section 4.3.1).
+
+Learnt: for its first merge, a device draws its slot from the server's LSTM, which Eq. 7 trains by policy gradient; from
+then on it goes one epoch up or down, or stays, by a table of its own (Eq. 8).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from fedkeel.config.section import Section
+from fedkeel.methods.job import Updates
+from fedkeel.methods.types import Message
+
+SLOTS = 64
+"""The latest slot that can be learnt."""
+ACTIONS = (0, 1, -1)
+"""Stay, add, minus: of equally good ones, the first. Erratum: the paper prints +1 for stay, too."""
+HIDDEN = 16
+"""Of the LSTM."""
+RARE = -2.0
+"""The bias of the LSTM's decisions at first: about one in eight asks, so that early slots hardly win."""
+
+Chance = Annotated[float, Field(ge=0, le=1)]
+
+
+class Requests(Section):
+    """What client and server both must know."""
+
+    slot: Literal["fixed", "first", "middle", "penultimate", "learned"] = "fixed"
+    """`fixed`: `slot_epoch`; after the first epoch, in the middle, before the last; or learnt."""
+
+
+class Timing(Requests):
+    """How a device chooses its slot in 1 .. L - 1; a job of one epoch has none."""
+
+    slot_epoch: PositiveInt | None = None
+    """Of `fixed`: the epochs before the request, at most L - 1; null: half of L, rounded down."""
+    epsilon: Chance = 0.1
+    """How often a learnt slot is left to chance."""
+    q_lr: Chance = 0.1
+    """phi of Eq. 8"""
+    q_discount: Chance = 0.9
+    """psi of Eq. 8"""
+
+    def fixed_slot(self, epochs: int) -> int:
+        """The slot if it is not learnt; 0: there is none."""
+        wanted = {"first": 1, "penultimate": epochs - 1}.get(self.slot, epochs // 2)
+        if self.slot == "fixed" and self.slot_epoch is not None:
+            wanted = self.slot_epoch
+        return min(wanted, epochs - 1)
+
+    def first_table(self, w: Tensor) -> Message:
+        """What a device keeps: its last slot [1], 0 before the first merge, and H [SLOTS, 3]."""
+        table = torch.zeros(SLOTS, len(ACTIONS), dtype=w.dtype, device=w.device)
+        return {"asked": torch.zeros(1, dtype=torch.int64, device=w.device), "values": table}
+
+    def learnt_slot(self, kept: Message, received: Message, epochs: int, draws: tuple[float, float]) -> int:
+        """Epsilon-greedy, but drawn from the LSTM's probabilities before the first merge, as Eq. 7 takes it to be."""
+        last = min(epochs - 1, SLOTS)
+        before, chance = min(int(kept["asked"]), last), draws[0] < self.epsilon
+        if not before:
+            if not last or "proposal" not in received:
+                return self.fixed_slot(epochs)
+            odds = received["proposal"][:last].double()
+            odds = (torch.ones_like(odds) if chance else odds).cumsum(0)
+            return 1 + min(int((odds <= draws[1] * odds[-1]).sum()), last - 1)
+        values = dict(zip(ACTIONS, kept["values"][before - 1].tolist(), strict=True))
+        actions = [action for action in ACTIONS if 1 <= before + action <= last]
+        action = actions[int(draws[1] * len(actions))] if chance else max(actions, key=values.__getitem__)
+        return before + action
+
+    def learnt_table(self, kept: Message, slot: Tensor, epochs: Tensor, reward: Tensor) -> Message:
+        """Eq. 8 after a merge with that reward; `slot`, `epochs` and `reward` are [..., 1], a slot of 0 is no merge.
+
+        The best action of the new slot is one that leads to a slot.
+        """
+        values, last = kept["values"], (epochs - 1).clamp(max=SLOTS)
+        before = torch.minimum(kept["asked"], last)
+        places, actions = (torch.tensor(each, device=slot.device) for each in (range(1, SLOTS + 1), ACTIONS))
+        after = slot + actions
+        open_ = (places == slot)[..., None] & ((after >= 1) & (after <= last))[..., None, :]
+        best = values.masked_fill(~open_, -torch.inf).amax((-2, -1), keepdim=True)
+        taken = (places == before)[..., None] & (actions == slot - before)[..., None, :] & (slot > 0)[..., None]
+        change = self.q_lr * (reward[..., None] + self.q_discount * best - values)
+        return {
+            "asked": torch.where(slot > 0, slot, kept["asked"]),
+            "values": torch.where(taken, values + change, values),
+        }
+
+
+def first_meta() -> Tensor:
+    """The LSTM's weights [(4 H + 1) (H + 1)], always the same; the decisions before are all no, so nothing goes in."""
+    draw = torch.rand((4 * HIDDEN + 1) * (HIDDEN + 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    meta: Tensor = (2 * draw - 1) / HIDDEN**0.5
+    meta[-1] = RARE
+    return meta
+
+
+def slot_log_probabilities(meta: Tensor, count: int) -> Tensor:
+    """[count], log P of asking after epoch 1, 2, ... and not before, given that it is one of so many epochs."""
+    weights = meta.view(4 * HIDDEN + 1, HIDDEN + 1)  # four gates and the decision, each with its bias
+    recurrent, bias = weights[:-1, :-1], weights[:-1, -1]
+    h = c = torch.zeros(HIDDEN, dtype=meta.dtype)
+    states = []
+    for _ in range(count):
+        gates = torch.addmv(bias, recurrent, h)
+        come, stay, out = gates[: 3 * HIDDEN].sigmoid().chunk(3)
+        c = stay * c + come * gates[3 * HIDDEN :].tanh()
+        h = out * c.tanh()
+        states.append(h)
+    asks = torch.stack(states) @ weights[-1, :-1] + weights[-1, -1]
+    not_before = logsigmoid(-asks).cumsum(0) - logsigmoid(-asks)
+    return (not_before + logsigmoid(asks)).log_softmax(0)
+
+
+class Proposals(Requests):
+    """How the server proposes slots to devices that have not merged yet."""
+
+    meta_lr: NonNegativeFloat = 1e-3
+    """eta_RL"""
+    baseline_rate: Chance = 0.1
+    """rho, by which the mean reward b follows the rewards."""
+
+    def first_memory(self, w: Tensor, clients: int) -> Message:
+        """The LSTM, b, who has merged, and what the LSTM says."""
+        meta, met = first_meta(), torch.zeros(clients, dtype=torch.bool)
+        return {"meta": meta, "baseline": torch.zeros(1, dtype=meta.dtype), "met": met, "proposal": _proposal(meta, w)}
+
+    def proposal(self, memory: Message, client: int) -> Message:
+        """Probabilities [SLOTS] for who has not merged yet; a device takes those of its L - 1 slots."""
+        return {} if bool(memory["met"][client]) else {"proposal": memory["proposal"]}
+
+    def learnt_memory(self, memory: Message, update: Updates, client: int) -> Message:
+        """Eq. 7 when a device's first update with a merge arrives."""
+        slot = 0 if update.slot is None else int(update.slot)
+        if not slot or bool(memory["met"][client]) or "loss_before" not in update.messages:
+            return memory
+        met = memory["met"].clone()
+        met[client] = True
+        reward = float(update.messages["loss_before"] - update.messages["loss_after"])
+        baseline = (1 - self.baseline_rate) * memory["baseline"] + self.baseline_rate * reward
+        count = min(int(update.epochs) - 1, SLOTS)
+        with torch.enable_grad():
+            theta = memory["meta"].detach().requires_grad_()
+            (slope,) = torch.autograd.grad(slot_log_probabilities(theta, count)[slot - 1], theta)
+        meta = memory["meta"] + self.meta_lr * (reward - baseline) * slope
+        learnt = {"meta": meta, "baseline": baseline, "met": met, "proposal": _proposal(meta, update.w)}
+        return {**memory, **learnt}
+
+
+def _proposal(meta: Tensor, w: Tensor) -> Tensor:
+    return slot_log_probabilities(meta, SLOTS).exp().to(w)

@@ -1,0 +1,1 @@
+"""One run, from what is prepared to what is left."""

@@ -1,0 +1,265 @@
+"""Everything that is fetched, built and checked before a run starts."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from fedkeel import models, streams
+from fedkeel.config import usercode
+from fedkeel.config.experiment import Experiment
+from fedkeel.config.usercode import GIVEN
+from fedkeel.data import datasets
+from fedkeel.data.datasets import Dataset, Examples
+from fedkeel.data.federated import FederatedData, examples
+from fedkeel.data.partition import Iid
+from fedkeel.data.settings import DatasetSettings
+from fedkeel.errors import InputError, shown
+from fedkeel.local.batches import batch_sizes
+from fedkeel.models.settings import ModelSettings
+from fedkeel.params import Layout, head_objection
+from fedkeel.runner import memory
+
+LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
+"""Beyond these, models of the zoo can be too large for a machine."""
+COPIES = 6
+"""Of a model that a run needs at least: the server's, a client's, its gradient, its update and what is kept of them."""
+
+
+def prepare(
+    experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
+) -> tuple[Experiment, FederatedData, nn.Module]:
+    """The experiment as it will run, its data and its freshly initialised model."""
+    kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
+    for field, (value, kind) in kinds.items():
+        if not isinstance(value, kind) and (value is not None or kind is Experiment):
+            raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
+    if experiment.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+    experiment, data = _data(experiment, data)
+    data = data.to(getattr(torch, experiment.dtype), experiment.device)
+    experiment, module = _model(experiment, data, model)
+    _check_model(module, data, experiment.local.batch_size)
+    _check_method(experiment, module, data)
+    return experiment, data, module
+
+
+def federate(experiment: Experiment) -> FederatedData:
+    """The data set that the experiment names, limited and dealt out as it says."""
+    settings = experiment.dataset
+    if settings.name.startswith(GIVEN):
+        raise InputError(
+            f"dataset.name: {shown(settings.name)} was given in Python; "
+            "accepted: hand it to run(data=...) or resume(data=...)"
+        )
+    loaded = usercode.call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
+    if isinstance(loaded, FederatedData):
+        return _dealt_out(loaded, experiment)
+    if not isinstance(loaded, Dataset):
+        raise InputError(
+            f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
+        )
+    if ":" in settings.name:
+        train, test = (_own(getattr(loaded, which), f"{settings.name}, {which}") for which in ("train", "test"))
+        loaded = replace(loaded, train=train, test=test)
+    limited = replace(
+        loaded,
+        train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
+        test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
+    )
+    data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
+    return _transformed(data, settings)
+
+
+def _own(part: object, whose: str) -> Examples:
+    """The user's samples, checked."""
+    if not isinstance(part, Examples):
+        raise InputError(f"dataset.name: {whose} is {type(part).__name__}; accepted: Examples")
+    try:
+        checked = examples(part.x, part.y)
+    except InputError as error:
+        raise InputError(f"dataset.name: {whose}: {error}") from None
+    if not len(checked):
+        raise InputError(f"dataset.name: {whose} has no samples; accepted: at least one")
+    return checked
+
+
+def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
+    """Data that comes with its clients: refuse settings that would have to deal it out again."""
+    settings = experiment.dataset
+    asked = {
+        "partition.kind": experiment.partition != Iid() and experiment.partition.kind,
+        "dataset.train_limit": settings.train_limit,
+        "dataset.test_limit": settings.test_limit,
+    }
+    for field, value in asked.items():
+        if value:
+            raise InputError(
+                f"{field}: {value!r} is not accepted, this data is already dealt out; accepted: leave it out"
+            )
+    if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
+        raise InputError(
+            f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
+        )
+    return _transformed(data, settings)
+
+
+def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedData:
+    augment = data.augment or settings.augment == "crop-flip"
+    return replace(data, augment=augment, resize=settings.resize or data.resize)
+
+
+def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
+    if given is None:
+        if ":" not in experiment.dataset.name:
+            experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
+        data = federate(experiment)
+    else:
+        data = _dealt_out(given, experiment)
+        settings = experiment.dataset.model_dump(exclude_unset=True)
+        experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
+    return experiment.replace(clients=len(data)), data
+
+
+def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Examples:
+    if limit is None or limit >= len(examples.y):
+        return examples
+    chosen = np.sort(streams.generator(seed, f"{which} limit").permutation(len(examples.y))[:limit])
+    return Examples(examples.x[chosen], examples.y[chosen])
+
+
+def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None) -> tuple[Experiment, nn.Module]:
+    settings = experiment.model
+    if given is not None:
+        experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
+        module = _copied(given)
+    elif settings.name.startswith(GIVEN):
+        raise InputError(
+            f"model.name: {shown(settings.name)} was given in Python; "
+            "accepted: hand it to run(model=...) or resume(model=...)"
+        )
+    else:
+        with torch.random.fork_rng(devices=[]):
+            _check_room(experiment, data)
+            torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
+            module = _build(settings.name, settings.options, data)
+    if any(
+        isinstance(each, UninitializedParameter | UninitializedBuffer)
+        for each in (*module.parameters(), *module.buffers())
+    ):
+        raise InputError("model: it has lazy parameters, which have no shape yet; accepted: shapes that are known")
+    try:
+        return experiment, module.to(experiment.device, getattr(torch, experiment.dtype))
+    except Exception as error:
+        raise InputError(
+            f"model: it cannot be moved to {experiment.device} and {experiment.dtype} ({usercode.said(error)})"
+        ) from error
+
+
+def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
+    if ":" not in name:
+        return models.build(name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+    module = usercode.call(name, "model.name", options)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
+    return module
+
+
+def _check_room(experiment: Experiment, data: FederatedData) -> None:
+    """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
+    settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
+    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    memory.check(
+        f"local.batch_size: {batch} samples of shape {data.shape}",
+        batch * prod(data.shape) * itemsize,
+        "smaller batches, or a smaller dataset.resize",
+    )
+    if ":" not in settings.name and (size := _size(settings, data)):
+        memory.check(
+            f"model: {settings.name} for samples of shape {data.shape} has {size:,} parameters",
+            COPIES * size * itemsize,
+            "a smaller model, or a smaller dataset.resize",
+        )
+
+
+def _size(settings: ModelSettings, data: FederatedData) -> int:
+    """Parameters of a model of the zoo, found without its memory; 0 where they cannot be too many."""
+    options = {**settings.options, "projection": None}
+    width = settings.options["projection"]
+    large = prod(data.shape) > LARGE_SAMPLE or any(isinstance(v, int) and v > LARGE_OPTION for v in options.values())
+    if not large and width is None:
+        return 0
+    with torch.device("meta") if large else nullcontext():  # the first convolution on meta takes PyTorch seconds
+        model = models.build(settings.name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+    features = model.head.in_features
+    between = 0 if width is None else (features + 1) * (features + width) + (width - features) * data.classes
+    return between + sum(p.numel() for p in model.parameters())
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
+
+
+def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
+    """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
+    smallest = batch_sizes(data, batch_size)[0]
+    trial = _copied(module)
+    parameters = [p for p in trial.parameters() if p.requires_grad]
+    with torch.random.fork_rng(devices=[]):
+        loss = _try(trial.train(), data.train_batch(torch.arange(smallest)), "training", data.classes)
+        try:
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        except RuntimeError as error:
+            raise InputError(f"model: its output has no gradient ({usercode.said(error)})") from error
+        if any(each is not None and each.is_sparse for each in gradients):
+            raise InputError("model: it has sparse gradients; accepted: dense ones (sparse=False)")
+        _try(trial.eval(), data.test_batch(slice(0, 2)), "test", data.classes)
+
+
+def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData) -> None:
+    """Whether the method can train such a model, and be tested on such data."""
+    rule, layout = experiment.algorithm.rules()[0], Layout.of(module)
+    reason = rule.objection(layout, experiment.local.momentum)
+    if reason is None and rule.features != "unused":
+        x, _ = data.test_batch(slice(0, 2))
+        reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
+    if reason is not None:
+        raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+    if not layout.mask(experiment.finetune.part).any():
+        raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
+    if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
+        raise InputError(
+            f"algorithm: {experiment.algorithm.label} is not accepted here: it is tested on the clients' own shares of "
+            "the test set, which holds none of their classes; accepted: a test set with classes that clients have"
+        )
+
+
+def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: int) -> Tensor:
+    x, y = batch
+    try:
+        logits = module(x)
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)})"
+        ) from error
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        kind = f"a {type(logits).__name__}" if not isinstance(logits, Tensor) else str(logits.dtype)
+        raise InputError(f"model: its output on a {which} batch is {kind}; accepted: a floating-point tensor")
+    if logits.dim() != 2 or len(logits) != len(x) or logits.shape[1] < classes:
+        raise InputError(
+            f"model: its output for {len(x)} {which} samples has shape {list(logits.shape)}; "
+            f"accepted: [{len(x)}, {classes}], as the labels run from 0 to {classes - 1}"
+        )
+    return cross_entropy(logits, y)

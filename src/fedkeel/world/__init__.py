@@ -1,0 +1,1 @@
+"""Where jobs are carried out: the simulated world and its clock."""

@@ -1,0 +1,77 @@
+"""What goes wrong with jobs on purpose."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedkeel import streams
+from fedkeel.config.section import Section
+from fedkeel.errors import InputError
+
+Chance = Annotated[float, Field(ge=0, le=1)]
+Pause = Annotated[float, Field(gt=0, le=1e12)]
+Corruption = Literal["nan", "infinite", "huge", "shape", "dtype", "future"]
+
+HANG, LEAVE, LOST, TWICE, OLD = FAULTS = ("hang", "leave", "lost_upload", "twice", "old_job")
+"""What may happen to a job, beside a corrupted upload."""
+
+
+class FaultSettings(Section):
+    """What goes wrong with jobs on purpose: at most one of these with each job, drawn for the job.
+
+    Devices that fail while they train are `fleet.dropout`, those that go off `fleet.availability`.
+    """
+
+    hang: Chance = 0.0
+    """The chance that a device stops before its upload, and goes on when `hang_seconds` have passed: where the server
+    has given it up by then, its upload comes late and is refused."""
+    hang_seconds: Pause = 600.0
+    leave: Chance = 0.0
+    """That a device fails while it trains, and never comes back."""
+    lost_upload: Chance = 0.0
+    """That the link loses an upload; what the client changed in its own state stays changed."""
+    twice: Chance = 0.0
+    """That an upload comes a second time, `again_seconds` later."""
+    again_seconds: Pause = 1.0
+    old_job: Chance = 0.0
+    """That a device sends what it had sent for its job before, if it had one."""
+    corrupt: Chance = 0.0
+    """That an upload is not what the device has computed, in one of these ways."""
+    corruptions: Annotated[tuple[Corruption, ...], Field(min_length=1)] = (
+        "nan",
+        "infinite",
+        "shape",
+        "dtype",
+        "future",
+    )
+    """A number that is none, or an infinite one; a norm beyond `gate.max_norm`; a vector of another length, or of
+    another type; a claim to come from a version of the model that does not exist yet."""
+
+    @model_validator(mode="after")
+    def _at_most_one(self) -> Self:
+        if sum(self.chances) > 1 + 1e-9:
+            raise InputError(
+                f"faults: the chances add up to {sum(self.chances):g}; accepted: at most 1, for a job has one at most: "
+                f"{', '.join((*FAULTS, 'corrupt'))}"
+            )
+        return self
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """Of all of them, in a fixed order."""
+        return (*(getattr(self, fault) for fault in FAULTS), self.corrupt)
+
+    def draw(self, clients: NDArray[np.int64], seed: int, wave: int) -> tuple[list[str], NDArray[np.float64]]:
+        """(What goes wrong with each job of a wave, '' if nothing does; [m], after which share of its training)."""
+        drawn = streams.uniform(streams.keys(seed, "faults", wave, clients), 3)
+        which = np.searchsorted(np.cumsum(self.chances), drawn[:, 0], side="right").tolist()
+        ways = (drawn[:, 2] * len(self.corruptions)).astype(np.int64).tolist()
+        names = [*FAULTS, "corrupt", ""]
+        told = [names[number] for number in which]
+        return [self.corruptions[way] if name == "corrupt" else name for name, way in zip(told, ways, strict=True)], (
+            drawn[:, 1]
+        )
