@@ -2,9 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-SCRIPT = Path(__file__).parent.parent / "scripts" / "kills.py"
+from tests.helpers.repository import ROOT
+
+SCRIPT = ROOT / "scripts" / "kills.py"
 KILLS = 35
 
 

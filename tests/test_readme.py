@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.helpers.repository import ROOT
 
 
 def test_the_python_example_runs_and_learns(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedkeel import Experiment
+from tests.helpers.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import studies  # noqa: E402
+import studies
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedkeel import InputError, cli
 from fedkeel.cli import stdio
-from tests.fuzz import mutations
-from tests.fuzz.test_run_folders import write
-from tests.test_cli import fedkeel, interrupted
+from tests.helpers import mutations
+from tests.helpers.commands import fedkeel, interrupted
+from tests.helpers.report_folders import write
 
 QUICK = ["dataset.train_limit=60", "dataset.test_limit=20", "model=linear", "clients=5", "rounds=1", "executor=serial"]
 START = "from fedkeel.cli import main; main()"

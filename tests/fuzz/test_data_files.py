@@ -19,7 +19,7 @@ from fedkeel import InputError
 from fedkeel.data import datasets
 from fedkeel.data.cache import cache_folder
 from fedkeel.data.readers import cifar, idx, imdb, tiny_imagenet
-from tests.fuzz.damage import damaged
+from tests.helpers.damage import damaged
 
 often = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 

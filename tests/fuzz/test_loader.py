@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from fedkeel import Experiment, InputError
 from fedkeel.config import yamltext
-from tests.fuzz import mutations, promise
+from tests.helpers import mutations, promise
 
 CORPUS = Path(__file__).parent / "corpus"
 often = settings(max_examples=100, suppress_health_check=list(HealthCheck))

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from fedkeel import Experiment, InputError
 from fedkeel.runner import memory
 from fedkeel.runner.prepare import prepare
-from tests.fuzz import mutations, promise
+from tests.helpers import mutations, promise
 
 SMALL = ["dataset.train_limit=60", "dataset.test_limit=20", "clients=5"]
 

@@ -11,32 +11,11 @@ from matplotlib.figure import Figure
 from fedkeel import InputError
 from fedkeel.report import curves, rates, save, staleness, timeline
 from fedkeel.report.runs import RunRecord
-from tests.fuzz import promise
-from tests.fuzz.damage import damaged
+from tests.helpers import promise
+from tests.helpers.damage import damaged
+from tests.helpers.report_folders import HISTORY, WHOLE, write
 
 EXPERIMENT = b"{name: null, algorithm: {name: fedasmu}, partition: {kind: iid}, seed: 0}\n"
-HISTORY = b"".join(
-    json.dumps({"round": n, "virtual_seconds": 9.5 * n, "accuracy": 0.5, "loss": 1.0, "train_loss": 1.0}).encode()
-    + b"\n"
-    for n in (1, 2, 3)
-)
-CLIENTS = b"".join(
-    json.dumps(
-        {
-            "round": n, "client": n % 2, "dispatched": 9.0 * n, "began": 9.0 * n + 1, "finished": 9.0 * n + 5,
-            "arrived": 9.0 * n + 6, "staleness": n, "weight": 0.25, "accepted": n != 2, "learning_rates": [0.1, 0.05],
-        }
-    ).encode()
-    + b"\n"
-    for n in (1, 2, 3)
-)  # fmt: skip
-UNFINISHED = b'{"client": 1, "dispatched": 30.0, "began": 31.0, "ended": 33.0, "why": "in flight"}\n'
-WHOLE = {
-    "experiment.yaml": EXPERIMENT,
-    "history.jsonl": HISTORY,
-    "clients.jsonl": CLIENTS,
-    "unfinished.jsonl": UNFINISHED,
-}
 rows = st.dictionaries(
     st.sampled_from(["round", "client", "dispatched", "arrived", "ended", "staleness", "weight", "learning_rates",
                      "accuracy", "loss", "why", "accepted", "began", "asked", "merged"]),
@@ -56,11 +35,6 @@ def _unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing the picture takes longest, and has a test of its own."""
     for module in (curves, rates, staleness, timeline):
         monkeypatch.setattr(module, "save", lambda *_, **__: None)
-
-
-def write(folder: Path, **files: bytes) -> None:
-    for name, content in WHOLE.items():
-        (folder / name).write_bytes(files.get(name.partition(".")[0], content))
 
 
 def draw(folder: Path) -> list[str]:

@@ -13,8 +13,8 @@ from pyarrow import parquet
 
 from fedkeel import InputError
 from fedkeel.world.fleet.traces import COLUMNS, told_columns
-from tests.fuzz import promise
-from tests.fuzz.damage import damaged
+from tests.helpers import promise
+from tests.helpers.damage import damaged
 
 often = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 CSV = b"speed_factor, uplink_mbps,dropout\n1.0,10,0\n2.5,20,0.1\n\n3,1e1,0.25\n"

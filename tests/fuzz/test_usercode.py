@@ -8,7 +8,7 @@ import pytest
 from fedkeel import Experiment, InputError
 from fedkeel.config import usercode
 from fedkeel.runner.prepare import prepare
-from tests.fuzz import promise
+from tests.helpers import promise
 
 MODULE = """
 import numpy as np, torch, threading

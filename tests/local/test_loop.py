@@ -1,46 +1,19 @@
 """The loop on quadratics whose trajectories are written out in numpy, alone and in stacks."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedkeel.errors import FedkeelError
-from fedkeel.local.loop import Step, train
+from fedkeel.local.loop import train
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.types import Message
-from fedkeel.params import Layout
-
-
-class Quadratic:
-    """f(w) = 1/2 a (w - b)^2 for each coordinate, `steps` mini-batches an epoch; a and b [..., D]."""
-
-    def __init__(self, a: Tensor, b: Tensor, epochs: list[int], steps: int = 2) -> None:
-        self.a, self.b, self.epochs, self.each = a, b, epochs, steps
-        self.seen: list[int] = []
-
-    def restore(self, buffers: Tensor) -> None:
-        raise AssertionError("no rule here changes buffers")
-
-    def steps(self) -> Iterator[Step]:
-        """A stack's clients come with descending epochs."""
-        for step in range(max(self.epochs) * self.each):
-            epoch = step // self.each
-            self.seen.append(epoch)
-            active = sum(epochs > epoch for epochs in self.epochs)
-            if self.a.dim() == 1:
-                yield Step(epoch)
-            else:  # each client's epoch, or one for all: the loop takes both
-                yield Step(epoch if step % 2 else torch.full((active,), epoch), active)
-
-    def grad(self, w: Tensor) -> Tensor:
-        first = slice(len(w)) if w.dim() > 1 else ...
-        return self.a[first] * (w - self.b[first])
+from tests.helpers.quadratics import Quadratic, job
 
 
 class Proximal(ClientRule):
@@ -63,24 +36,6 @@ class Counting(ClientRule):
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return {"count": job.carry["count"]}, {"jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
-
-
-def job(start: Tensor, lr: Tensor, epochs: list[int] | None = None, momentum: float = 0.0, **more: Message) -> Job:
-    lead = start.shape[:-1]
-    each = torch.tensor(epochs or [lr.shape[-1]] * (lead[0] if lead else 1)).view(*lead, 1)
-    return Job(
-        round=torch.ones(*lead, 1),
-        start=start,
-        buffers=torch.zeros(*lead, 0),
-        epochs=each,
-        steps=2 * each,
-        lr=lr,
-        momentum=momentum,
-        samples=torch.ones(*lead, 1),
-        layout=Layout.of(nn.Linear(start.shape[-1], 1, bias=False)),
-        received=more.get("received", {}),
-        kept=more.get("kept", {}),
-    )
 
 
 def by_hand(

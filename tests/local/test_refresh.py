@@ -21,8 +21,8 @@ from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
-from tests.algorithms import bench
-from tests.algorithms.bench import BATCH, CLASSES, FEATURES, SEED, N
+from tests.helpers import federation
+from tests.helpers.federation import BATCH, CLASSES, FEATURES, SEED, N, normed
 
 EXECUTORS = {
     "serial": ExecutorSettings(kind="serial", stack=0, channels_last=False),
@@ -86,21 +86,14 @@ def tanh() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, CLASSES))
 
 
-def normed(dropout: float = 0.0) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(dropout), nn.Linear(4, CLASSES)
-    )
-
-
-MODELS = {"closed form": bench.net, "hidden": lambda: bench.net(5), "vmap": tanh}
+MODELS = {"closed form": federation.net, "hidden": lambda: federation.net(5), "vmap": tanh}
 JOBS = [(0, 3, 1), (1, 4, 3), (2, 2, 1), (3, 4, 2), (4, 5, 4), (5, 2, 0), (1, 3, 0), (3, 1, 0), (5, 4, 3)]
 """(Client, epochs, slot), where 0 is no fresh model."""
 
 
 def shop(module: nn.Module, rule: ClientRule, **local: Any) -> Workshop:
     settings = LocalSettings(**{"batch_size": BATCH, **local})
-    return Workshop(module.double(), bench.data().to(torch.float64), rule, settings, SEED)
+    return Workshop(module.double(), federation.data().to(torch.float64), rule, settings, SEED)
 
 
 def orders(module: nn.Module, jobs: list[tuple[int, int, int]]) -> list[Order]:
@@ -130,11 +123,11 @@ def trained(executor: str, workshop: Workshop, made: list[Order]) -> Trained:
 def by_hand(module: nn.Module, order: Order, momentum: float) -> dict[str, Tensor]:
     """Plain PyTorch, one mini-batch after the other."""
     model = FlatModel(copy.deepcopy(module).train())
-    each = -(-bench.SIZES[order.client] // BATCH)
+    each = -(-federation.SIZES[order.client] // BATCH)
     w, velocity, before = order.start, torch.zeros_like(order.start), torch.zeros_like(order.start)
     model.load(w, order.buffers)
     total, seen = 0.0, 0
-    for step, (x, y) in enumerate(bench.batches(order.wave, order.client, order.epochs)):
+    for step, (x, y) in enumerate(federation.batches(order.wave, order.client, order.epochs)):
         if order.slot and step == order.slot * each:
             assert order.fresh is not None
             assert order.fresh_buffers is not None
@@ -169,7 +162,7 @@ def test_jobs_with_and_without_fresh_models_side_by_side(executor: str, model: s
 
 @pytest.mark.parametrize("executor", ["serial", "one stack"])
 def test_equal_jobs_and_a_step_of_the_rules_own(executor: str) -> None:
-    module = bench.net().double()
+    module = federation.net().double()
     for jobs in ([(3, 3, 1)] * 3, [(3, 3, 2), (3, 3, 0), (3, 3, 1)], [(3, 2, 1)]):
         made = orders(module, jobs)
         for rule in (Merging(), Careful()):
@@ -198,8 +191,8 @@ def test_peeks_are_losses_and_gradients_as_they_are(model: str, executor: str) -
             assert not any(got.messages[name][row].any() for name in Peeking.names)
             continue
         flat.load(got.messages["before"][row])
-        each = -(-bench.SIZES[order.client] // BATCH)
-        x, y = list(bench.batches(order.wave, order.client, order.epochs))[order.slot * each]
+        each = -(-federation.SIZES[order.client] // BATCH)
+        x, y = list(federation.batches(order.wave, order.client, order.epochs))[order.slot * each]
         batches = Batches(workshop.data, workshop.local, SEED, [1], [order.client], [1])
         others = [part[0] for part in batches.proxy(np.arange(1))]
         for on, samples in (("batch", (torch.tensor(x), torch.tensor(y))), ("proxy", tuple(others))):
@@ -214,7 +207,7 @@ def test_peeks_are_losses_and_gradients_as_they_are(model: str, executor: str) -
 def test_a_peek_leaves_no_trace(executor: str, momentum: float) -> None:
     """To the bit: weights, statistics, losses; dropout draws what it would have drawn."""
     serial = executor == "serial"
-    module = (normed(0.4) if serial else bench.net(5)).double()
+    module = (normed(0.4) if serial else federation.net(5)).double()
     made = orders(module, [(0, 4, 1), (2, 3, 2), (3, 2, 1), (5, 3, 0), (5, 4, 3)])
     plain, peeked = (trained(executor, shop(module, rule, momentum=momentum), made) for rule in (Merging(), Peeking()))
     for name, tensor in plain.columns.items():
@@ -224,7 +217,7 @@ def test_a_peek_leaves_no_trace(executor: str, momentum: float) -> None:
 
 
 def test_a_share_of_nothing_and_a_job_that_was_not_answered_are_plain_training() -> None:
-    module = bench.net().double()
+    module = federation.net().double()
     made = orders(module, JOBS)
     ignored = trained("one stack", shop(module, Merging(share=0.0)), made)
     unanswered = [replace(order, fresh=None, fresh_buffers=None) for order in made]
@@ -236,19 +229,19 @@ def test_a_share_of_nothing_and_a_job_that_was_not_answered_are_plain_training()
 
 
 def test_a_share_of_one_starts_again_from_the_fresh_model() -> None:
-    module = bench.net().double()
+    module = federation.net().double()
     (order,) = orders(module, [(3, 3, 2)])
     got = trained("serial", shop(module, Merging(share=1.0)), [order])
     assert order.fresh is not None
     w = order.fresh.numpy()
-    for x, y in list(bench.batches(order.wave, 3, 3))[6:]:
-        w = w - float(order.lr[2]) * bench.gradient(w, x, y)
+    for x, y in list(federation.batches(order.wave, 3, 3))[6:]:
+        w = w - float(order.lr[2]) * federation.gradient(w, x, y)
     np.testing.assert_allclose(got.w[0], w, rtol=0, atol=1e-12)
 
 
 def test_proxy_samples_are_others_and_always_the_same() -> None:
-    data, local = bench.data().to(torch.float64), LocalSettings(batch_size=BATCH)
-    largest_first = sorted(range(N), key=lambda client: -bench.SIZES[client])
+    data, local = federation.data().to(torch.float64), LocalSettings(batch_size=BATCH)
+    largest_first = sorted(range(N), key=lambda client: -federation.SIZES[client])
     together = Batches(data, local, SEED, [1] * N, largest_first, [1] * N).proxy(np.arange(N))
     assert together[0].shape == (N, PROXY, FEATURES)
     for row, client in enumerate(largest_first):
@@ -256,7 +249,7 @@ def test_proxy_samples_are_others_and_always_the_same() -> None:
             x, y = Batches(data, local, SEED, [wave], [client], [2]).proxy(np.arange(1))
             assert torch.equal(x[0], together[0][row])
             assert torch.equal(y[0], together[1][row])
-        own = {tuple(sample) for sample in bench.clients()[client][0].tolist()}
+        own = {tuple(sample) for sample in federation.clients()[client][0].tolist()}
         assert not own & {tuple(sample) for sample in together[0][row].tolist()}
     other = Batches(data, local, SEED + 1, [1], [largest_first[0]], [1]).proxy(np.arange(1))
     assert not torch.equal(other[0][0], together[0][0])

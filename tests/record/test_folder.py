@@ -23,9 +23,9 @@ from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder, check_free, check_room
 from fedkeel.runtime import RoundEnd
-from tests.algorithms import bench
-from tests.record.test_rows import largest_file
-from tests.runtime.folders import faulty, left, resumed, rows, same
+from tests.helpers import federation
+from tests.helpers.disk import largest_file
+from tests.helpers.folders import faulty, left, resumed, rows, same
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ class Untouched:
             raise AssertionError("training has begun")
 
         monkeypatch.setattr("fedkeel.api._follow", trained)
-        self.given = {"data": bench.data(), "model": bench.net(4)}
+        self.given = {"data": federation.data(), "model": federation.net(4)}
 
 
 @pytest.mark.parametrize("where", ["/proc/fedkeel", "/proc/1/fedkeel", "/dev/null", "/dev/null/a"])
@@ -192,7 +192,7 @@ def test_a_disk_without_room_for_the_model(tmp_path: Path) -> None:
 
 
 def given() -> dict[str, Any]:
-    return {"data": bench.data(), "model": bench.net(4)}
+    return {"data": federation.data(), "model": federation.net(4)}
 
 
 @pytest.fixture(scope="module")

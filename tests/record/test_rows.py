@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,17 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.record.rows import START, Rows, line, lines
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """As if the disk were full beyond so many bytes of a file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+from tests.helpers.disk import largest_file
 
 
 def test_nothing_is_changed_before_it_is_known_where_to_go_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedkeel.report.curves import learning_curves
-from tests.report.folders import EVALUATION, record
+from tests.helpers.report_folders import EVALUATION, record
 
 
 @pytest.mark.parametrize(("second", "ends"), [(18.0, []), (40.0, [18.0, 40.0])])

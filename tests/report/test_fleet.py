@@ -13,7 +13,7 @@ from fedkeel.report import fleet as report
 from fedkeel.report.fleet import JobCosts, fleet_profile, windows
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.fleet.settings import FleetSettings
-from tests.test_cli import fedkeel
+from tests.helpers.commands import fedkeel
 
 SIZES = np.array([100, 0, 300, 200])
 QUICK = ["model=linear", "clients=10", "dataset.train_limit=500", "dataset.test_limit=100"]

@@ -9,7 +9,7 @@ import pytest
 from fedkeel import Experiment, InputError, run
 from fedkeel.report.rates import by_epoch, learning_rates
 from fedkeel.report.runs import RunRecord
-from tests.test_cli import fedkeel
+from tests.helpers.commands import fedkeel
 
 SMALL = {"model": "linear", "clients": 6, "per_round": 4, "rounds": 3, "executor": "serial"}
 DATA = {"train_limit": 120, "test_limit": 50}

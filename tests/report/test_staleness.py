@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from fedkeel import InputError
 from fedkeel.report import staleness
 from fedkeel.report.staleness import _whole, arrived, staleness_histograms, weight_histograms
-from tests.report.folders import record
-from tests.test_cli import fedkeel
+from tests.helpers.commands import fedkeel
+from tests.helpers.report_folders import record
 
 ROWS: list[dict[str, Any]] = [
     {"staleness": 0, "weight": 0.5},

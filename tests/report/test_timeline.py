@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from fedkeel import Experiment, InputError, run
 from fedkeel.report.runs import RunRecord
 from fedkeel.report.timeline import LANES, STYLES, _chosen, _draw, _window, _working, spans, timeline
-from tests.report.folders import record
-from tests.test_cli import fedkeel
+from tests.helpers.commands import fedkeel
+from tests.helpers.report_folders import record
 
 
 def job(client: int, dispatched: float, arrived: float, **more: Any) -> dict[str, Any]:

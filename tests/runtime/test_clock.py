@@ -3,197 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkeel import Experiment, FederatedData
 from fedkeel.errors import FedkeelError
-from fedkeel.local.orders import Order, Score, Trained
-from fedkeel.params import FlatModel
 from fedkeel.runner import result
-from fedkeel.runtime import RoundEnd, Simulation, turns
+from fedkeel.runtime import RoundEnd, turns
 from fedkeel.runtime.clients import finetuned
-from fedkeel.runtime.flights import Flight
 from fedkeel.runtime.progress import Arrival
-from tests.algorithms import bench
-from tests.algorithms.bench import BATCH, LR, SEED, SIZES, N, Vector
-
-MODEL = 8 * bench.FEATURES * bench.CLASSES
-"""Bytes of the model."""
-ROUNDS = ("barrier", "stream")
-NOTES = ("merge_weight", "loss_before", "loss_after", "gamma", "upsilon")
-
-
-@dataclass
-class Instant:
-    """An executor that answers at once, with weights made up from the order, and remembers what it was asked."""
-
-    says: tuple[str, ...] = ()
-    trained: list[Order] = field(default_factory=list)
-
-    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        """One row an order."""
-        if limit is None:
-            self.trained += orders
-        count, longest = len(orders), max(order.epochs for order in orders)
-        lr = torch.zeros(count, longest, dtype=torch.float64)
-        for row, order in enumerate(orders):
-            lr[row, : order.epochs] = order.lr
-        columns = {
-            "w": torch.stack([_made_up(order) for order in orders]),
-            "buffers": torch.zeros(count, 0, dtype=torch.float64),
-            "lr": lr,
-            "loss": torch.ones(count, dtype=torch.float64),
-            "steps": torch.tensor([order.epochs * -(-SIZES[order.client] // BATCH) for order in orders]),
-            "finite": torch.ones(count, dtype=torch.bool),
-        }
-        columns |= {f"message/{name}": torch.full((count, 1), 0.5, dtype=torch.float64) for name in self.says}
-        for name in orders[0].kept:
-            columns[f"kept/{name}"] = torch.stack([order.kept[name] for order in orders])
-        return Trained(columns)
-
-    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        """Never good enough."""
-        return Score(0.5, 1.0)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def _made_up(order: Order) -> Tensor:
-    noise = torch.sin(torch.arange(len(order.start), dtype=torch.float64) + 7 * order.client + order.epochs)
-    return order.start + 0.01 * noise + (0 if order.fresh is None else 0.1 * (order.fresh - order.start))
-
-
-@dataclass(frozen=True)
-class Dispatch:
-    job: int
-    client: int
-    time: float
-    version: int
-    bytes_down: int
-    busy: int
-    """Devices at work, this one included."""
-
-
-@dataclass
-class Watched:
-    """A run and everything that was seen of it."""
-
-    simulation: Simulation
-    executor: Instant
-    dispatched: list[Dispatch] = field(default_factory=list)
-    ends: list[RoundEnd] = field(default_factory=list)
-    unfinished: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def arrivals(self) -> list[Arrival]:
-        return [arrival for end in self.ends for arrival in end.arrivals]
-
-
-def experiment(algorithm: Any, **settings: Any) -> Experiment:
-    local = {"epochs": 2, "batch_size": BATCH, "lr": LR, **settings.pop("local", {})}
-    common = {"seed": SEED, "rounds": 4, "per_round": 3, "dtype": "float64", "clients": N}
-    return Experiment(**{**common, **settings}, algorithm=algorithm, local=local)
-
-
-def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
-    """Run it with an executor that takes no time, and look at the books after every round."""
-    merges = described.algorithm.name in ("fedasmu", "fedssmu")
-    executor = Instant(NOTES if merges else ())
-    data, model = (data or bench.data()).to(torch.float64), FlatModel(bench.net().double())
-    running = Simulation(described, data, model, executor)
-    seen = Watched(running, executor)
-    launch = running.flights.launch
-
-    def launched(flight: Flight) -> None:
-        launch(flight)
-        order, now = flight.order, running.flights.now
-        assert flight.dispatched == now
-        seen.dispatched.append(
-            Dispatch(order.job, order.client, now, order.version, flight.bytes_down, len(running.flights))
-        )
-
-    running.flights.launch = launched  # type: ignore[method-assign]
-    for end in running.rounds():
-        seen.ends.append(end)
-        _check_books(running)
-    seen.unfinished = [row for end in seen.ends for row in end.unfinished] + running.flights.close()
-    return seen
-
-
-def _check_books(running: Simulation) -> None:
-    """Nothing is held but of jobs in flight."""
-    flights, desk = running.flights, running.desk
-    jobs = {flight.order.job for flight in flights.by_client.values()}
-    assert desk._ready.keys() <= jobs
-    assert desk._results.keys() <= jobs
-    assert not desk._ready.keys() & desk._results.keys()
-    assert flights.versions == {client: flight.order.version for client, flight in flights.by_client.items()}
-    assert flights.held == Counter(flights.versions.values())
-    assert np.flatnonzero(~flights.idle).tolist() == sorted(flights.by_client)
-
-
-METHODS: dict[str, list[dict[str, Any]]] = {
-    "fedavg": [{}],
-    "feddyn": [{}],
-    "fedasync": [{}, {"staleness_bound": 2}],
-    "fedbuff": [{"buffer_size": 2}, {"buffer_size": 4, "rest": "flush"}],
-    "port": [{"minimum": 2, "staleness_bound": 1}, {"minimum": 1, "staleness_bound": 1}],
-    "fedasmu": [{}, {"slot": "first"}, {"slot": "penultimate", "staleness_bound": 2}],
-    "fedssmu": [{}, {"slot": "first"}],
-}
-ASYNCHRONOUS = ("fedasync", "fedbuff", "port", "fedasmu", "fedssmu")
-
-
-@st.composite
-def experiments(draw: st.DrawFn, methods: Sequence[str] = tuple(METHODS)) -> Experiment:
-    name = draw(st.sampled_from(methods))
-    epochs = draw(st.integers(1, 4))
-    fleet: dict[str, Any] = {
-        "profile": draw(st.sampled_from(["uniform", "lognormal", "tiers"])),
-        "speed_ratio": draw(st.sampled_from([1.0, 2.0, 7.5])),
-        "latency_seconds": draw(st.sampled_from([0.0, 0.0, 1.5])),
-        "dropout": draw(st.sampled_from([0.0, 0.0, 0.3, 0.8])),
-        "availability": draw(st.sampled_from([1.0, 1.0, 0.4, 0.8])),
-        "availability_period": draw(st.sampled_from([37.0, 130.0])),
-        "uplink_mbps": draw(st.sampled_from([None, 1e-3, 1e-4])),
-        "downlink_mbps": draw(st.sampled_from([None, 1e-3, 2e-4])),
-    }
-    if epochs > 1:
-        fleet["rho"] = draw(st.sampled_from([0.0, 0.5]))
-        fleet["tau_max"] = draw(st.sampled_from([None, 1]))
-    per_round = draw(st.integers(1, N))
-    algorithm = {"name": name, **draw(st.sampled_from(METHODS[name]))}
-    paces = ["stream", "periodic", "concurrency"] if name in ASYNCHRONOUS else ["barrier"]
-    schedule: dict[str, Any] = {"pace": draw(st.sampled_from(paces))}
-    if schedule["pace"] in ROUNDS:
-        schedule["deadline_seconds"] = draw(st.sampled_from([None, None, 6.0, 14.0]))
-        schedule["over_select"] = draw(st.sampled_from([0.0, 0.0, 0.5, 3.0]))
-    elif schedule["pace"] == "periodic":
-        schedule["trigger_seconds"] = draw(st.sampled_from([1.0, 3.0, 10.0]))
-        schedule["busy_share"] = draw(st.sampled_from([0.2, 0.5, 1.0]))
-    else:
-        schedule["concurrency"] = draw(st.sampled_from([None, 1, 2, 5]))
-    return experiment(
-        algorithm,
-        fleet=fleet,
-        schedule=schedule,
-        per_round=per_round,
-        rounds=draw(st.integers(2, 6)),
-        evaluate_every=draw(st.sampled_from([1, 1, 3])),
-        limit_seconds=draw(st.sampled_from([400.0, 400.0, 90.0, 20.0, 0.5])),
-        local={"epochs": epochs},
-    )
+from tests.helpers import federation
+from tests.helpers.clock import (
+    MODEL,
+    ROUNDS,
+    Watched,
+    experiment,
+    experiments,
+    watch,
+)
+from tests.helpers.federation import LR, SIZES, Vector
 
 
 @settings(max_examples=100)
@@ -402,10 +235,10 @@ EVEN = {"seconds_per_sample": 0.5}
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedagg", "fedlga", "fedent"])
 def test_speeds_and_links_change_no_model(name: str) -> None:
-    plain, ends = bench.train(name, rounds=2)
+    plain, ends = federation.train(name, rounds=2)
     for fleet, schedule in zip(SLOW, [{}, {"deadline_seconds": 1e6}], strict=True):
-        other, slow = bench.train(name, rounds=2, fleet=fleet, schedule=schedule)
-        assert np.array_equal(bench.weights(other), bench.weights(plain))
+        other, slow = federation.train(name, rounds=2, fleet=fleet, schedule=schedule)
+        assert np.array_equal(federation.weights(other), federation.weights(plain))
         assert slow[-1].virtual_seconds > ends[-1].virtual_seconds
         told = [[(a.client, a.weight, a.train_loss, a.start_version) for a in end.arrivals] for end in slow]
         assert told == [[(a.client, a.weight, a.train_loss, a.start_version) for a in end.arrivals] for end in ends]
@@ -413,13 +246,13 @@ def test_speeds_and_links_change_no_model(name: str) -> None:
 
 def averaged(who: list[list[int]]) -> Vector:
     """FedAvg over these clients, round by round."""
-    w = bench.start()
+    w = federation.start()
     for round, clients in enumerate(who, 1):
         total = np.zeros_like(w)
         for client in clients:
             own = w
-            for batch in bench.batches(round, client):
-                own = own - LR * bench.gradient(own, *batch)
+            for batch in federation.batches(round, client):
+                own = own - LR * federation.gradient(own, *batch)
             total += SIZES[client] * own
         w = total / sum(SIZES[client] for client in clients) if clients else w
     return w
@@ -432,11 +265,13 @@ def clients(ends: list[RoundEnd]) -> list[list[int]]:
 @pytest.mark.parametrize(("deadline", "last"), [(7.0, 7), (6.999, 4), (12.0, 12), (8.5, 7)])
 def test_who_misses_the_deadline_is_left_out(deadline: float, last: int) -> None:
     """Who arrives at that very moment is not late."""
-    result, ends = bench.train("fedavg", per_round=5, rounds=3, fleet=EVEN, schedule={"deadline_seconds": deadline})
-    drawn = [bench.chosen(round, 5) for round in (1, 2, 3)]
+    result, ends = federation.train(
+        "fedavg", per_round=5, rounds=3, fleet=EVEN, schedule={"deadline_seconds": deadline}
+    )
+    drawn = [federation.chosen(round, 5) for round in (1, 2, 3)]
     who = [[client for client in each if SIZES[client] <= last] for each in drawn]
     assert clients(ends) == who
-    np.testing.assert_allclose(bench.weights(result), averaged(who), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(federation.weights(result), averaged(who), rtol=0, atol=1e-12)
     start = 0.0
     for end, each in zip(ends, drawn, strict=True):
         late = [client for client in each if SIZES[client] > last]
@@ -450,13 +285,13 @@ def test_who_misses_the_deadline_is_left_out(deadline: float, last: int) -> None
 @pytest.mark.parametrize("deadline", [None, 5.0])
 def test_over_selection_takes_the_first(deadline: float | None) -> None:
     schedule = {"over_select": 0.7, "deadline_seconds": deadline}  # 3.4 is rounded up
-    result, ends = bench.train("fedavg", per_round=2, rounds=4, fleet=EVEN, schedule=schedule)
-    drawn = [bench.chosen(round, 4) for round in (1, 2, 3, 4)]
+    result, ends = federation.train("fedavg", per_round=2, rounds=4, fleet=EVEN, schedule=schedule)
+    drawn = [federation.chosen(round, 4) for round in (1, 2, 3, 4)]
     who = [sorted(sorted(each, key=SIZES.__getitem__)[:2]) for each in drawn]
     if deadline is not None:
         who = [[client for client in each if SIZES[client] <= deadline] for each in who]
     assert clients(ends) == who
-    np.testing.assert_allclose(bench.weights(result), averaged(who), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(federation.weights(result), averaged(who), rtol=0, atol=1e-12)
     for end, each, first in zip(ends, drawn, who, strict=True):
         assert sorted(row["client"] for row in end.unfinished) == sorted(set(each) - set(first))
         assert {row["why"] for row in end.unfinished} == {"not needed" if len(first) == 2 else "too late"}
@@ -464,8 +299,8 @@ def test_over_selection_takes_the_first(deadline: float | None) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedssmu"])
 def test_a_round_that_nobody_answers_changes_nothing_and_is_recorded(name: str) -> None:
-    result, ends = bench.train(name, rounds=3, schedule={"deadline_seconds": 0.25})
-    assert np.array_equal(bench.weights(result), bench.start())
+    result, ends = federation.train(name, rounds=3, schedule={"deadline_seconds": 0.25})
+    assert np.array_equal(federation.weights(result), federation.start())
     assert [end.train_loss for end in ends] == [None] * 3
     assert [end.virtual_seconds for end in ends] == [0.25, 0.5, 0.75]
     assert [(e.round, e.version, e.updates, e.bytes_up) for e in result.history] == [(r, 0, 0, 0) for r in (1, 2, 3)]
@@ -562,8 +397,8 @@ def test_devices_that_are_never_on_at_a_trigger_starve_the_server(monkeypatch: p
 
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu", "fedbuff"])
 def test_the_server_waits_for_devices_that_have_data(name: str) -> None:
-    nothing = (np.zeros((0, bench.FEATURES)), np.zeros(0, dtype=np.int64))
-    data = FederatedData.from_clients([nothing, *bench.clients()[1:]], test=bench.clients()[3])
+    nothing = (np.zeros((0, federation.FEATURES)), np.zeros(0, dtype=np.int64))
+    data = FederatedData.from_clients([nothing, *federation.clients()[1:]], test=federation.clients()[3])
     fleet = {"profile": f"{__name__}:hours", "fastest_job_seconds": 0.1}
     assert watch(experiment(name, fleet=fleet, limit_seconds=500), data).arrivals
 
@@ -581,7 +416,7 @@ def test_a_limit_flushes_what_is_buffered() -> None:
 
 
 def test_a_summary_counts_every_job() -> None:
-    result, _ = bench.train("fedavg", rounds=1, limit_seconds=12, fleet={"speed_ratio": 3})
+    result, _ = federation.train("fedavg", rounds=1, limit_seconds=12, fleet={"speed_ratio": 3})
     summary = result.summary
     assert summary["updates"] + summary["jobs_lost"] + summary["jobs_in_flight"] == 3
 
@@ -594,5 +429,5 @@ def test_fine_tuning_goes_on_at_the_last_rounds_rate(monkeypatch: pytest.MonkeyP
         return finetuned(models, executor, data, round, lr)
 
     monkeypatch.setattr(result, "finetuned", asked)
-    bench.train("fedasync", rounds=2, local={"lr_decay": 0.5}, finetune={"epochs": 1})
+    federation.train("fedasync", rounds=2, local={"lr_decay": 0.5}, finetune={"epochs": 1})
     assert rates == [LR / 2]

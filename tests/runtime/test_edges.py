@@ -34,11 +34,9 @@ from fedkeel.runtime.progress import Arrival
 from fedkeel.runtime.server import Server
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.fleet.settings import FleetSettings
-from tests.algorithms import bench
-from tests.algorithms.bench import BATCH, EXECUTORS, LR, SEED, SIZES, N, Vector
-from tests.local.test_refresh import normed
-from tests.runtime import test_clock
-from tests.runtime.test_clock import Instant, Watched, experiment, watch
+from tests.helpers import clock, federation
+from tests.helpers.clock import Instant, Watched, experiment, watch
+from tests.helpers.federation import BATCH, EXECUTORS, LR, SEED, SIZES, N, Vector, normed
 
 SECONDS = {"seconds_per_sample": 0.5}
 """A job of two epochs takes as many seconds as its client has samples: 3, 9, 4, 12, 1, 7."""
@@ -46,22 +44,22 @@ SECONDS = {"seconds_per_sample": 0.5}
 
 def begun(described: Experiment, executor: Instant | None = None) -> Simulation:
     """A run that has not begun, whose executor takes no time."""
-    model = FlatModel(bench.net().double())
-    return Simulation(described, bench.data().to(torch.float64), model, executor or Instant())
+    model = FlatModel(federation.net().double())
+    return Simulation(described, federation.data().to(torch.float64), model, executor or Instant())
 
 
 def trained(described: Experiment, out: Path | None = None) -> tuple[Result, list[RoundEnd]]:
     """The same experiment in earnest."""
     ends: list[RoundEnd] = []
     serial = described.replace(executor=EXECUTORS["serial"])
-    return run(serial, out, data=bench.data(), model=bench.net(), progress=ends.append), ends
+    return run(serial, out, data=federation.data(), model=federation.net(), progress=ends.append), ends
 
 
 def many(count: int, monkeypatch: pytest.MonkeyPatch) -> FederatedData:
     """So many clients with one sample each."""
-    monkeypatch.setattr(test_clock, "SIZES", [1] * count)
-    one = np.zeros((1, bench.FEATURES)), np.zeros(1, dtype=np.int64)
-    return FederatedData.from_clients([one] * count, test=bench.clients()[3])
+    monkeypatch.setattr(clock, "SIZES", [1] * count)
+    one = np.zeros((1, federation.FEATURES)), np.zeros(1, dtype=np.int64)
+    return FederatedData.from_clients([one] * count, test=federation.clients()[3])
 
 
 # Rounds that nobody answers.
@@ -197,9 +195,9 @@ def test_triggers_wait_for_devices_with_data(monkeypatch: pytest.MonkeyPatch) ->
     phases = Fleet.of(FleetSettings(**fleet), np.array(SIZES), 2, SEED).phase
     awake = np.stack([on(phases, phase, period, share) for phase in phases]).sum(axis=0)
     alone = int(np.flatnonzero(awake == 1)[0])  # comes on while all the others are off
-    nothing = (np.zeros((0, bench.FEATURES)), np.zeros(0, dtype=np.int64))
-    parts = [nothing if client == alone else part for client, part in enumerate(bench.clients())]
-    data = FederatedData.from_clients(parts, bench.clients()[3])
+    nothing = (np.zeros((0, federation.FEATURES)), np.zeros(0, dtype=np.int64))
+    parts = [nothing if client == alone else part for client, part in enumerate(federation.clients())]
+    data = FederatedData.from_clients(parts, federation.clients()[3])
     schedule = {"trigger_seconds": every, "busy_share": 0.5}
     seen = watch(experiment("fedasync", per_round=1, rounds=36, fleet=fleet, schedule=schedule), data)
     last = seen.ends[-1].virtual_seconds
@@ -345,7 +343,7 @@ def test_answers_of_those_who_are_lost_are_counted(
 ) -> None:
     """A probe answers with a gradient and a way for each of two epochs; one sweep with two gradients, twice."""
     fleet = {"dropout": 0.4}
-    result, ends = bench.train({"name": "fedagg", **settings}, rounds=5, fleet=fleet, schedule=schedule)
+    result, ends = federation.train({"name": "fedagg", **settings}, rounds=5, fleet=fleet, schedule=schedule)
     lost = [row for end in ends for row in end.unfinished]
     arrivals = [arrival for end in ends for arrival in end.arrivals]
     assert len(lost) > 3
@@ -388,7 +386,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Taken]:
 
 def with_statistics(algorithm: dict[str, Any], **settings: Any) -> Result:
     """Clients whose mini-batches are all larger than one."""
-    parts = [part for part in bench.clients() if len(part[1]) in (3, 4, 7, 12)]
+    parts = [part for part in federation.clients() if len(part[1]) in (3, 4, 7, 12)]
     described = experiment(
         algorithm, clients=len(parts), fleet={"speed_ratio": 4}, executor=EXECUTORS["serial"], **settings
     )
@@ -468,7 +466,7 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(name: str, monkeypatch: py
     algorithm = {"name": name, **more}
     settings: dict[str, Any] = {"local": {"epochs": 4}, "fleet": {"speed_ratio": 3}, "per_round": 1}
     settings["schedule"] = schedule
-    monkeypatch.setattr(test_clock, "Instant", Logged)
+    monkeypatch.setattr(clock, "Instant", Logged)
     short, long = (watch(experiment(algorithm, rounds=rounds, **settings)).executor for rounds in (2, 6))
     assert isinstance(short, Logged)
     assert isinstance(long, Logged)
@@ -485,7 +483,7 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(name: str, monkeypatch: py
     monkeypatch.setattr(Simulation, "_evaluate", evaluated)
     told = []
     for rounds in (2, 6):
-        _, ends = bench.train(algorithm, "stack 3", bench.net(5), rounds=rounds, dtype="float32", **settings)
+        _, ends = federation.train(algorithm, "stack 3", federation.net(5), rounds=rounds, dtype="float32", **settings)
         tests = [(end.evaluation.accuracy, end.evaluation.loss) for end in ends if end.evaluation is not None]
         told.append([([*end.arrivals], test) for end, test in zip(ends, tests, strict=True)][:2])
     assert told[0] == told[1]
@@ -512,7 +510,7 @@ def test_who_will_be_late_is_not_trained(deadline: float, last: int) -> None:
     known = jobs(seen)
     start = 0.0
     for round, end in enumerate(seen.ends, 1):
-        drawn = bench.chosen(round, 5)
+        drawn = federation.chosen(round, 5)
         first = sorted((SIZES[client], client) for client in drawn if SIZES[client] <= last)
         late = [client for client in drawn if SIZES[client] > last]
         assert [(a.arrived, a.client) for a in end.arrivals] == [(start + seconds, client) for seconds, client in first]
@@ -551,14 +549,14 @@ def followed(described: Experiment, arrivals: Sequence[Arrival]) -> Vector:
     """The last model: every job is plain SGD in numpy, mixed in with the weight in the record."""
     times = dict.fromkeys(each.time for each in watch(described).dispatched)
     waves = {time: wave for wave, time in enumerate(times, 1)}
-    models = [bench.start()]
+    models = [federation.start()]
     for arrival in arrivals:
         w, each = models[arrival.start_version], -(-SIZES[arrival.client] // BATCH)
-        for step, batch in enumerate(bench.batches(waves[arrival.dispatched], arrival.client, arrival.epochs)):
+        for step, batch in enumerate(federation.batches(waves[arrival.dispatched], arrival.client, arrival.epochs)):
             if arrival.slot is not None and step == arrival.slot * each:
                 assert arrival.fresh_version is not None
                 w = (1 - SHARE) * w + SHARE * models[arrival.fresh_version]
-            w = w - LR * bench.gradient(w, *batch)
+            w = w - LR * federation.gradient(w, *batch)
         assert arrival.weight is not None
         models.append((1 - arrival.weight) * models[-1] + arrival.weight * w)
     return models[-1]
@@ -570,11 +568,11 @@ def test_the_first_to_arrive_make_the_model(deadline: float | None) -> None:
     described = experiment(STREAM, per_round=2, rounds=6, fleet=SECONDS, schedule=schedule)
     result, ends = trained(described)
     for round, end in enumerate(ends, 1):
-        order = sorted((SIZES[client], client) for client in bench.chosen(round, 4))[:2]
+        order = sorted((SIZES[client], client) for client in federation.chosen(round, 4))[:2]
         who = [client for seconds, client in order if deadline is None or seconds <= deadline]
         assert [arrival.client for arrival in end.arrivals] == who
     arrivals = [arrival for end in ends for arrival in end.arrivals]
-    np.testing.assert_allclose(bench.weights(result), followed(described, arrivals), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(federation.weights(result), followed(described, arrivals), rtol=0, atol=1e-12)
 
 
 # Counts.
@@ -684,11 +682,11 @@ def test_a_merge_of_ones_own_with_fedasmus_server(sharing: str, executor: str) -
     described = experiment({"name": sharing, "lambda_lr": 0.5}, fleet={"speed_ratio": 4}, schedule=schedule)
     ends: list[RoundEnd] = []
     asked = described.replace(executor=EXECUTORS[executor])
-    result = run(asked, data=bench.data(), model=bench.net(), progress=ends.append)
+    result = run(asked, data=federation.data(), model=federation.net(), progress=ends.append)
     arrivals = [arrival for end in ends for arrival in end.arrivals]
     assert sum(arrival.fresh_version is not None for arrival in arrivals) > 3
     assert len({arrival.notes["lambda"] for arrival in arrivals if arrival.notes}) > 3
-    np.testing.assert_allclose(bench.weights(result), followed(described, arrivals), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(federation.weights(result), followed(described, arrivals), rtol=0, atol=1e-12)
 
 
 def test_composed_with_ones_own(sharing: str) -> None:
@@ -697,4 +695,4 @@ def test_composed_with_ones_own(sharing: str) -> None:
         result, ends = trained(described)
         assert any(arrival.slot for end in ends for arrival in end.arrivals)
         arrivals = [arrival for end in ends for arrival in end.arrivals]
-        np.testing.assert_allclose(bench.weights(result), followed(described, arrivals), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(federation.weights(result), followed(described, arrivals), rtol=0, atol=1e-12)

@@ -22,10 +22,10 @@ from fedkeel.record.codec import decode, encode
 from fedkeel.runtime import CLASSES, RoundEnd, Simulation, turns
 from fedkeel.runtime.flights import Flight
 from fedkeel.world.faults import FAULTS, FaultSettings
-from tests.algorithms import bench
-from tests.algorithms.bench import EPOCHS, LR, SIZES, N
-from tests.runtime.folders import SETTLED, rows
-from tests.runtime.test_clock import ASYNCHRONOUS, METHODS, NOTES, Instant, experiment, experiments
+from tests.helpers import federation
+from tests.helpers.clock import ASYNCHRONOUS, METHODS, NOTES, Instant, experiment, experiments
+from tests.helpers.federation import EPOCHS, LR, SIZES, N
+from tests.helpers.folders import SETTLED, rows
 
 PACES: dict[str, dict[str, Any]] = {
     "barrier": {"algorithm": "scaffold", "schedule": {"deadline_seconds": 15, "over_select": 0.5}},
@@ -103,7 +103,7 @@ def go(folder: Path, pace: str, **settings: Any) -> Books:
     common = {"rounds": 6, "executor": SETTLED["serial"], "fleet": fleet}
     described = experiment(settings.pop("algorithm"), **{**common, **settings})
     assert described.pace == pace
-    run(described, folder, data=bench.data(), model=bench.net())
+    run(described, folder, data=federation.data(), model=federation.net())
     return books(folder)
 
 
@@ -237,19 +237,19 @@ def test_links_that_lose_everything_starve_the_server(
 
 def test_a_lost_upload_changes_the_client_and_nobody_else() -> None:
     """SCAFFOLD: c_i is that of the job that did arrive, (x - y) / (K lr); the server's x and c are as they were."""
-    lost, _ = bench.train("scaffold", rounds=1, per_round=N, faults={"lost_upload": 1.0})
-    came, _ = bench.train("scaffold", rounds=1, per_round=N)
+    lost, _ = federation.train("scaffold", rounds=1, per_round=N, faults={"lost_upload": 1.0})
+    came, _ = federation.train("scaffold", rounds=1, per_round=N)
     kept, known = lost.simulation.desk.kept, came.simulation.desk.kept
     assert kept.keys() == known.keys() == set(range(N))
     for client in range(N):
-        w, steps = bench.start(), 0
-        for batch in bench.batches(1, client):
-            w, steps = w - LR * bench.gradient(w, *batch), steps + 1
-        assert steps == EPOCHS * -(-SIZES[client] // bench.BATCH)
-        by_hand = (bench.start() - w) / (steps * LR)
+        w, steps = federation.start(), 0
+        for batch in federation.batches(1, client):
+            w, steps = w - LR * federation.gradient(w, *batch), steps + 1
+        assert steps == EPOCHS * -(-SIZES[client] // federation.BATCH)
+        by_hand = (federation.start() - w) / (steps * LR)
         np.testing.assert_allclose(kept[client]["c"].numpy(), by_hand, rtol=0, atol=1e-13)
         assert torch.equal(kept[client]["c"], known[client]["c"])
-    assert np.array_equal(bench.weights(lost), bench.start())
+    assert np.array_equal(federation.weights(lost), federation.start())
     state = lost.simulation.server.state
     assert not state.memory["c"].any()
     assert lost.simulation.server.version == 0
@@ -259,7 +259,7 @@ def test_a_lost_upload_changes_the_client_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("fault", ["old_job", "corrupt"])
 def test_a_refused_upload_changes_the_client_too(fault: str) -> None:
-    result, ends = bench.train("scaffold", rounds=2, per_round=N, faults={fault: 1.0})
+    result, ends = federation.train("scaffold", rounds=2, per_round=N, faults={fault: 1.0})
     assert len(ends[1].refused) == N
     assert set(result.simulation.desk.kept) == set(range(N))
     assert result.simulation.server.version == (1 if fault == "old_job" else 0)  # at first there is no job before
@@ -267,18 +267,18 @@ def test_a_refused_upload_changes_the_client_too(fault: str) -> None:
 
 def test_a_device_that_fails_in_mid_job_has_what_it_had() -> None:
     for fault in ({"fleet": {"dropout": 0.999999}}, {"faults": {"leave": 1.0}}):
-        result, _ = bench.train("scaffold", rounds=1, per_round=N, **fault)
+        result, _ = federation.train("scaffold", rounds=1, per_round=N, **fault)
         assert not result.simulation.desk.kept
         assert result.summary["bytes_up"] == 0
 
 
 def test_the_second_upload_is_refused_whenever_it_comes() -> None:
     """At once, when the device has another job, or after that, too."""
-    plain, _ = bench.train("fedbuff", rounds=8)
+    plain, _ = federation.train("fedbuff", rounds=8)
     for again in (1e-6, 5.0, 15.0):
-        result, ends = bench.train("fedbuff", rounds=8, faults={"twice": 1.0, "again_seconds": again})
+        result, ends = federation.train("fedbuff", rounds=8, faults={"twice": 1.0, "again_seconds": again})
         strays = [row for end in ends for row in end.refused]
-        assert np.array_equal(bench.weights(result), bench.weights(plain))
+        assert np.array_equal(federation.weights(result), federation.weights(plain))
         assert strays
         assert max(Counter(row["job"] for row in strays).values()) == 1
         assert {row["reason"] for row in strays} <= {"duplicate", "old job"}
@@ -346,7 +346,7 @@ class Seen:
 
 
 def simulate(described: Experiment) -> Seen:
-    data, model = bench.data().to(torch.float64), FlatModel(bench.net().double())
+    data, model = federation.data().to(torch.float64), FlatModel(federation.net().double())
     says = NOTES if described.algorithm.name in ("fedasmu", "fedssmu") else ()
     running = Simulation(described, data, model, Instant(says))
     seen, launch = Seen(running), running.flights.launch

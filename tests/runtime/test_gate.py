@@ -19,12 +19,12 @@ from fedkeel.params import FlatModel, Part
 from fedkeel.runtime import turns
 from fedkeel.runtime.gate import Gate, Refusal
 from fedkeel.server.settings import GateSettings
-from tests.algorithms import bench
-from tests.algorithms.bench import LR, SIZES, N, Vector
-from tests.runtime.folders import rows
-from tests.runtime.test_clock import experiment, watch
+from tests.helpers import federation
+from tests.helpers.clock import experiment, watch
+from tests.helpers.federation import LR, SIZES, N, Vector
+from tests.helpers.folders import rows
 
-LAYOUT = FlatModel(bench.net(4)).layout
+LAYOUT = FlatModel(federation.net(4)).layout
 START = torch.linspace(-1, 1, LAYOUT.size, dtype=torch.float64)
 
 
@@ -230,16 +230,16 @@ def test_bounds_on_weights_that_do_not_travel(bound: str) -> None:
 
 
 def local(w: Vector, round: int, client: int) -> Vector:
-    for batch in bench.batches(round, client):
-        w = w - LR * bench.gradient(w, *batch)
+    for batch in federation.batches(round, client):
+        w = w - LR * federation.gradient(w, *batch)
     return w
 
 
 def averaged(rounds: int, bound: float, lowest: float = 0.0) -> tuple[Vector, list[list[int]]]:
     """FedAvg by hand, without those whose updates are too large or too small; (the model, who was refused)."""
-    w, refused = bench.start(), []
+    w, refused = federation.start(), []
     for round in range(1, rounds + 1):
-        moved = {client: local(w, round, client) for client in bench.chosen(round)}
+        moved = {client: local(w, round, client) for client in federation.chosen(round)}
         size = {client: float(np.linalg.norm(own - w)) for client, own in moved.items()}
         good = [client for client in moved if lowest <= size[client] <= bound]
         refused.append([client for client in moved if client not in good])
@@ -254,12 +254,12 @@ def test_a_refused_update_leaves_the_mean_of_the_others(bound: float, lowest: fl
     expected, refused = averaged(4, bound, lowest)
     assert any(refused)
     assert not all(len(each) == 3 for each in refused)
-    result, ends = bench.train("fedavg", executor, gate={"max_norm": bound, "min_norm": lowest})
-    np.testing.assert_allclose(bench.weights(result), expected, rtol=0, atol=1e-12)
+    result, ends = federation.train("fedavg", executor, gate={"max_norm": bound, "min_norm": lowest})
+    np.testing.assert_allclose(federation.weights(result), expected, rtol=0, atol=1e-12)
     assert [[row["client"] for row in end.refused] for end in ends] == refused
     assert {row["reason"] for end in ends for row in end.refused} == {"norm"}
     for end, without in zip(ends, refused, strict=True):
-        assert sorted(a.client for a in end.arrivals) == sorted({*bench.chosen(end.round)} - {*without})
+        assert sorted(a.client for a in end.arrivals) == sorted({*federation.chosen(end.round)} - {*without})
     assert result.summary["uploads_turned_away"] == {"norm": sum(map(len, refused))}
     assert result.summary["updates"] == 12 - sum(map(len, refused))
 
@@ -278,8 +278,8 @@ def test_a_refused_update_leaves_the_mean_of_the_others(bound: float, lowest: fl
 def test_sums_are_those_of_the_others(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Like a run in which the same client came too late: the slowest."""
     settings: dict[str, Any] = {"per_round": N, "rounds": 1, "fleet": {"seconds_per_sample": 0.5}}
-    plain, ends = bench.train(name, executor, **settings)
-    late, missing = bench.train(name, executor, **settings, schedule={"deadline_seconds": slowest(ends, 3)})
+    plain, ends = federation.train(name, executor, **settings)
+    late, missing = federation.train(name, executor, **settings, schedule={"deadline_seconds": slowest(ends, 3)})
     assert [row["client"] for row in missing[0].unfinished] == [3]
     judge = Gate.judge
 
@@ -288,10 +288,10 @@ def test_sums_are_those_of_the_others(name: str, executor: str, monkeypatch: pyt
         return [Refusal("norm", "") if o.client == 3 else each for o, each in zip(orders, good, strict=True)]
 
     monkeypatch.setattr(Gate, "judge", refuses)
-    refusing, ends = bench.train(name, executor, **settings)
+    refusing, ends = federation.train(name, executor, **settings)
     assert [row["client"] for row in ends[0].refused] == [3]
-    np.testing.assert_allclose(bench.weights(refusing), bench.weights(late), rtol=0, atol=1e-13)
-    assert not np.allclose(bench.weights(refusing), bench.weights(plain), atol=1e-6)
+    np.testing.assert_allclose(federation.weights(refusing), federation.weights(late), rtol=0, atol=1e-13)
+    assert not np.allclose(federation.weights(refusing), federation.weights(plain), atol=1e-6)
 
 
 def slowest(ends: list[Any], client: int) -> float:
@@ -312,14 +312,14 @@ def largest(name: str, **settings: Any) -> dict[int, float]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Gate, "judge", watched)
-        bench.train(name, **settings)
+        federation.train(name, **settings)
     return seen
 
 
 def test_fedbabu_is_measured_without_its_head() -> None:
-    moved = largest("fedbabu", model=bench.net(4), rounds=1)
+    moved = largest("fedbabu", model=federation.net(4), rounds=1)
     bound = float(np.median([*moved.values()])) * 1.0001
-    _, (end,) = bench.train("fedbabu", model=bench.net(4), rounds=1, gate={"max_norm": bound})
+    _, (end,) = federation.train("fedbabu", model=federation.net(4), rounds=1, gate={"max_norm": bound})
     assert [row["client"] for row in end.refused] == [c for c in sorted(moved) if moved[c] > bound]
     assert len(end.refused) == 1
 
@@ -327,14 +327,14 @@ def test_fedbabu_is_measured_without_its_head() -> None:
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedagg", "fedadam", "fedssmu", "fedbuff", "fedasync"])
 def test_a_run_of_which_everything_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "STARVED", 30)
-    described = experiment(name, gate={"max_norm": 1e-9}, rounds=3, executor=bench.EXECUTORS["serial"])
+    described = experiment(name, gate={"max_norm": 1e-9}, rounds=3, executor=federation.EXECUTORS["serial"])
     if described.pace in ("periodic", "concurrency"):
         with pytest.raises(FedkeelError, match=r"starves.*or the gate refuses what they send \(refused\.jsonl\)"):
-            run(described, tmp_path / "starved", data=bench.data(), model=bench.net())
+            run(described, tmp_path / "starved", data=federation.data(), model=federation.net())
         assert len(rows(tmp_path / "starved", "refused")) > 30
         described = described.replace(limit_seconds=45)
-    result = run(described, tmp_path / "a", data=bench.data(), model=bench.net())
-    assert np.array_equal(bench.weights(result), bench.start())
+    result = run(described, tmp_path / "a", data=federation.data(), model=federation.net())
+    assert np.array_equal(federation.weights(result), federation.start())
     history, refused = rows(tmp_path / "a", "history"), rows(tmp_path / "a", "refused")
     assert {row["version"] for row in history} == {row["updates"] for row in history} == {0}
     assert all(row.get("train_loss") is None for row in history)
@@ -356,32 +356,32 @@ def test_rounds_that_are_all_refused_starve_the_server_in_the_end(name: str, mon
 
 def wild(client: int) -> FederatedData:
     """One client's samples are so large that its training comes to nothing."""
-    clients = bench.clients()
+    clients = federation.clients()
     clients[client] = clients[client][0] * 1e37, clients[client][1]
-    return FederatedData.from_clients(clients, test=bench.clients()[3])
+    return FederatedData.from_clients(clients, test=federation.clients()[3])
 
 
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_divergence_of_one_client(executor: str) -> None:
-    settings = {"dtype": "float32", "executor": bench.EXECUTORS[executor], "per_round": N, "rounds": 2}
+    settings = {"dtype": "float32", "executor": federation.EXECUTORS[executor], "per_round": N, "rounds": 2}
     described = experiment("fedavg", **settings)
     with pytest.raises(DivergenceError, match=r"round 1 on client 2: its loss is .* at learning rate 0\.1") as error:
-        run(described, data=wild(2), model=bench.net())
+        run(described, data=wild(2), model=federation.net())
     assert error.value.exit_code == 3
-    result = run(described.replace(gate={"diverged": "refuse"}), data=wild(2), model=bench.net())
-    w = bench.start()
+    result = run(described.replace(gate={"diverged": "refuse"}), data=wild(2), model=federation.net())
+    w = federation.start()
     others = [client for client in range(N) if client != 2]
     for round in (1, 2):
         w = sum((SIZES[c] * local(w, round, c) for c in others), np.zeros_like(w)) / sum(SIZES[c] for c in others)
-    np.testing.assert_allclose(bench.weights(result), w, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(federation.weights(result), w, rtol=0, atol=1e-6)
     assert result.summary["uploads_turned_away"] == {"diverged": 2}
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon"])
 def test_a_client_whose_training_came_to_nothing_has_what_it_had(name: str) -> None:
-    settings = {"executor": bench.EXECUTORS["serial"], "gate": {"diverged": "refuse"}, "dtype": "float32"}
+    settings = {"executor": federation.EXECUTORS["serial"], "gate": {"diverged": "refuse"}, "dtype": "float32"}
     described = experiment(name, per_round=N, rounds=2, **settings)
-    result = run(described, data=wild(2), model=bench.net(4))
+    result = run(described, data=wild(2), model=federation.net(4))
     kept = result.simulation.desk.kept
     assert 2 not in kept
     assert all(bool(t.isfinite().all()) for each in kept.values() for t in each.values())
@@ -393,16 +393,18 @@ def test_a_test_loss_that_explodes_stops_the_run(tmp_path: Path) -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.inner = bench.net()
+            self.inner = federation.net()
 
         def forward(self, x: Tensor) -> Tensor:
             out: Tensor = self.inner(x)
             return out if self.training else out * 1e7
 
-    described = experiment("fedavg", executor=bench.EXECUTORS["serial"], checkpoint={"rounds": 1}, evaluate_every=3)
+    described = experiment(
+        "fedavg", executor=federation.EXECUTORS["serial"], checkpoint={"rounds": 1}, evaluate_every=3
+    )
     words = r"round 3: the test loss is .*; the highest training loss was .*, of client \d at learning rate 0\.1"
     with pytest.raises(DivergenceError, match=words) as error:
-        run(described, tmp_path / "a", data=bench.data(), model=Moody())
+        run(described, tmp_path / "a", data=federation.data(), model=Moody())
     assert str(error.value).endswith(f"the last checkpoint is {tmp_path}/a/checkpoint/round-2")
 
 
@@ -417,4 +419,4 @@ def test_what_a_rule_makes_of_good_updates_is_looked_at_too(monkeypatch: pytest.
 
     monkeypatch.setattr(type(rule), "aggregate", spoilt)
     with pytest.raises(DivergenceError, match="round 1: the global model holds numbers that are infinite or none"):
-        bench.train("fedavg", rounds=1)
+        federation.train("fedavg", rounds=1)

@@ -16,9 +16,9 @@ from fedkeel.cli import app
 from fedkeel.errors import InputError
 from fedkeel.runtime import RoundEnd
 from fedkeel.runtime.progress import Arrival
-from tests.algorithms import bench
-from tests.algorithms.bench import EXECUTORS, LR, SEED, SIZES, N
-from tests.runtime.test_clock import Watched, experiment, watch
+from tests.helpers import federation
+from tests.helpers.clock import Watched, experiment, watch
+from tests.helpers.federation import EXECUTORS, LR, SEED, SIZES, N
 
 SECONDS = {"seconds_per_sample": 0.5}
 """A job of two epochs takes as many seconds as its client has samples: 3, 9, 4, 12, 1, 7."""
@@ -168,7 +168,7 @@ def test_who_is_told_does_fewer_epochs_and_arrives_earlier(latency: float) -> No
 def test_its_weights_are_those_of_a_job_of_so_many_epochs() -> None:
     """Client by client against plain SGD in numpy; the model is followed by the weights in the record."""
     ends: list[RoundEnd] = []
-    local = {"epochs": 6, "batch_size": bench.BATCH, "lr": LR}
+    local = {"epochs": 6, "batch_size": federation.BATCH, "lr": LR}
     described = experiment(
         PORT,
         rounds=6,
@@ -177,23 +177,23 @@ def test_its_weights_are_those_of_a_job_of_so_many_epochs() -> None:
         local=local,
         executor=EXECUTORS["stack 3"],
     )
-    result = run(described, data=bench.data(), model=bench.net(), progress=ends.append)
+    result = run(described, data=federation.data(), model=federation.net(), progress=ends.append)
     arrivals = [a for end in ends for a in end.arrivals]
     assert any(a.epochs < 6 for a in arrivals)
     seen = watch(described)
     waves = {time: wave for wave, time in enumerate(dict.fromkeys(each.time for each in seen.dispatched), 1)}
-    models = [bench.start()]
+    models = [federation.start()]
     for arrival in arrivals:
         w = models[arrival.start_version]
-        for batch in bench.batches(waves[arrival.dispatched], arrival.client, arrival.epochs):
-            w = w - LR * bench.gradient(w, *batch)
+        for batch in federation.batches(waves[arrival.dispatched], arrival.client, arrival.epochs):
+            w = w - LR * federation.gradient(w, *batch)
         models.append(models[-1] + w - models[arrival.start_version])  # a buffer of one
-    np.testing.assert_allclose(bench.weights(result), models[-1], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(federation.weights(result), models[-1], rtol=0, atol=1e-11)
 
 
 def test_a_device_that_has_merged_and_is_told_says_what_it_did() -> None:
     algorithm = {**PORT, "client": "fedasmu", "slot": "first"}
-    _, ends = bench.train(algorithm, rounds=8, local={"epochs": 6}, fleet={"speed_ratio": 9})
+    _, ends = federation.train(algorithm, rounds=8, local={"epochs": 6}, fleet={"speed_ratio": 9})
     arrivals = [a for end in ends for a in end.arrivals]
     assert any(a.epochs < 6 for a in arrivals)
     for arrival in arrivals:
@@ -259,11 +259,11 @@ def timeline(ends: list[RoundEnd]) -> list[Any]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_timeline_does_not_depend_on_the_executor(name: str) -> None:
-    first, ends = bench.train(**described(name, "serial"))
+    first, ends = federation.train(**described(name, "serial"))
     for executor in EXECUTORS:
-        other, more = bench.train(**described(name, executor))
+        other, more = federation.train(**described(name, executor))
         assert timeline(more) == timeline(ends)
-        np.testing.assert_allclose(bench.weights(other), bench.weights(first), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(federation.weights(other), federation.weights(first), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -272,7 +272,9 @@ def test_the_records_say_what_the_rounds_said(name: str, tmp_path: Path) -> None
     local = {"epochs": 4, "batch_size": 4, "lr": LR}
     ends: list[RoundEnd] = []
     settings |= {"executor": EXECUTORS["serial"], "local": local, "seed": SEED, "per_round": 3, "dtype": "float64"}
-    result = run(Experiment(**settings), tmp_path / "run", data=bench.data(), model=bench.net(), progress=ends.append)
+    result = run(
+        Experiment(**settings), tmp_path / "run", data=federation.data(), model=federation.net(), progress=ends.append
+    )
 
     def rows(file: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (tmp_path / "run" / file).read_text().splitlines()]

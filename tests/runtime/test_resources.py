@@ -10,7 +10,7 @@ from torch import Tensor
 from fedkeel import Experiment, run
 from fedkeel.record.folder import ROWS
 from fedkeel.runtime import RoundEnd
-from tests.algorithms import bench
+from tests.helpers import federation
 
 SETTINGS: dict[str, Any] = {
     "per_round": 3,
@@ -38,7 +38,13 @@ def test_nothing_grows_but_the_rows(algorithm: str, tmp_path: Path) -> None:
             assert len(files) <= 5
             assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
 
-    run(Experiment(algorithm=algorithm, **SETTINGS), folder, data=bench.data(), model=bench.net(), progress=look)
+    run(
+        Experiment(algorithm=algorithm, **SETTINGS),
+        folder,
+        data=federation.data(),
+        model=federation.net(),
+        progress=look,
+    )
     half = len(tensors) // 2
     assert max(tensors[half:]) <= 1.5 * max(tensors[:half])
     assert max(disk[half:]) <= 1.5 * max(disk[:half])

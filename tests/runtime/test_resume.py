@@ -30,9 +30,8 @@ from fedkeel.record.folder import RunFolder
 from fedkeel.runner.stopping import Stop
 from fedkeel.runtime import CLASSES, RoundEnd, Simulation
 from fedkeel.runtime.stateful import Stateful
-from tests.algorithms import bench
-from tests.algorithms.test_every_method import few, small
-from tests.runtime.folders import (
+from tests.helpers import federation
+from tests.helpers.folders import (
     FAULTS,
     FLEET,
     SETTLED,
@@ -45,6 +44,7 @@ from tests.runtime.folders import (
     stopped,
     stopped_again,
 )
+from tests.helpers.methods import few, small
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def given(model: nn.Module | None = None) -> dict[str, Any]:
-    return {"data": bench.data(), "model": model or bench.net(4)}
+    return {"data": federation.data(), "model": model or federation.net(4)}
 
 
 def goes_on(described: Experiment, folder: Path, stops: tuple[int, ...] = (1, 3), **handed: Any) -> Path:
@@ -181,13 +181,15 @@ def test_a_wish_to_stop_in_the_last_round_changes_nothing(tmp_path: Path) -> Non
 
 def normed() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(bench.FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, bench.CLASSES))
+    return nn.Sequential(
+        nn.Linear(federation.FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, federation.CLASSES)
+    )
 
 
 def whole_batches() -> FederatedData:
     """Without a batch of one sample, which batch norm does not bear."""
     rng = np.random.default_rng(2)
-    clients = [(rng.normal(size=(n, bench.FEATURES)), rng.integers(0, 2, n)) for n in (4, 8, 12, 4, 8, 8)]
+    clients = [(rng.normal(size=(n, federation.FEATURES)), rng.integers(0, 2, n)) for n in (4, 8, 12, 4, 8, 8)]
     return FederatedData.from_clients(clients, test=clients[2])
 
 
@@ -201,7 +203,7 @@ def test_first_weights_that_differ_every_time(name: str, tmp_path: Path) -> None
     """What matters of them is in the checkpoint."""
 
     def drawn(seed: int) -> nn.Module:
-        model = bench.net(4)
+        model = federation.net(4)
         torch.manual_seed(seed)
         with torch.no_grad():
             for parameter in model.parameters():
@@ -216,22 +218,22 @@ def test_first_weights_that_differ_every_time(name: str, tmp_path: Path) -> None
 
 
 def shifted(labels: int = 0, samples: float = 0.0) -> FederatedData:
-    """The bench's data, but for a few labels or samples."""
-    clients = [(x + samples, (y + labels) % bench.CLASSES) for x, y in bench.clients()]
-    return FederatedData.from_clients(clients, test=bench.clients()[3])
+    """The federation's data, but for a few labels or samples."""
+    clients = [(x + samples, (y + labels) % federation.CLASSES) for x, y in federation.clients()]
+    return FederatedData.from_clients(clients, test=federation.clients()[3])
 
 
 FOREIGN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
-    "labels": (lambda: {"data": shifted(labels=1), "model": bench.net(4)}, "other data"),
-    "samples": (lambda: {"data": shifted(samples=1.0), "model": bench.net(4)}, "other data"),
+    "labels": (lambda: {"data": shifted(labels=1), "model": federation.net(4)}, "other data"),
+    "samples": (lambda: {"data": shifted(samples=1.0), "model": federation.net(4)}, "other data"),
     "fewer clients": (
-        lambda: {**given(), "data": FederatedData.from_clients(bench.clients()[:5], test=bench.clients()[3])},
+        lambda: {**given(), "data": FederatedData.from_clients(federation.clients()[:5], test=federation.clients()[3])},
         "clients: 6 is not accepted",
     ),
-    "widths": (lambda: given(bench.net(5)), "other data"),
-    "layers": (lambda: given(bench.net(4, 4)), "other data"),
-    "no data": (lambda: {"model": bench.net(4)}, "given in Python"),
-    "no model": (lambda: {"data": bench.data()}, "given in Python"),
+    "widths": (lambda: given(federation.net(5)), "other data"),
+    "layers": (lambda: given(federation.net(4, 4)), "other data"),
+    "no data": (lambda: {"model": federation.net(4)}, "given in Python"),
+    "no model": (lambda: {"data": federation.data()}, "given in Python"),
 }
 
 
@@ -468,7 +470,7 @@ def test_a_run_that_diverged_keeps_its_last_good_checkpoint(tmp_path: Path) -> N
     class Brittle(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = bench.net(4)
+            self.inner = federation.net(4)
 
         def forward(self, x: Tensor) -> Tensor:
             out: Tensor = self.inner(x)
@@ -480,11 +482,11 @@ def test_a_run_that_diverged_keeps_its_last_good_checkpoint(tmp_path: Path) -> N
 
     described = described.replace(executor=SETTLED["serial"])
     with pytest.raises(DivergenceError, match=r"round 3 on client \d.*learning rate 0.1.*checkpoint/round-2$") as error:
-        run(described, tmp_path / "a", data=bench.data(), model=Brittle(), progress=progress)
+        run(described, tmp_path / "a", data=federation.data(), model=Brittle(), progress=progress)
     assert error.value.exit_code == 3
     assert [row["round"] for row in rows(tmp_path / "a", "history")] == [1, 2]
     spoiled = False
-    _, told = resumed(tmp_path / "a", data=bench.data(), model=Brittle())
+    _, told = resumed(tmp_path / "a", data=federation.data(), model=Brittle())
     assert told[-1].endswith("goes on after round 2")
 
 

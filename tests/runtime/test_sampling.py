@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel import Experiment, FederatedData, InputError, run, streams
 from fedkeel.runtime import RoundEnd
-from tests.algorithms import bench
-from tests.algorithms.bench import EXECUTORS, LR, ROUNDS, SEED, SIZES, N, Vector
+from tests.helpers import federation
+from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SEED, SIZES, N, Vector
 
 DRAWS = 5
 SCHEME: dict[str, Any] = {"sampling": "scheme1", "per_round": DRAWS}
@@ -25,10 +25,10 @@ def drawn(round: int, count: int = DRAWS, seed: int = SEED, sizes: list[int] = S
     return rng.choice(len(sizes), count, replace=True, p=np.array(sizes) / sum(sizes)).tolist()  # type: ignore[no-any-return]
 
 
-def trained(x: Vector, round: int, client: int, epochs: int = bench.EPOCHS) -> Vector:
+def trained(x: Vector, round: int, client: int, epochs: int = federation.EPOCHS) -> Vector:
     w = x.copy()
-    for batch in bench.batches(round, client, epochs):
-        w = w - LR * bench.gradient(w, *batch)
+    for batch in federation.batches(round, client, epochs):
+        w = w - LR * federation.gradient(w, *batch)
     return w
 
 
@@ -47,11 +47,11 @@ def test_the_seed_draws_somebody_twice_and_somebody_once() -> None:
 )
 def test_fedavg_by_hand(executor: str, weighting: str) -> None:
     """Every draw is a model of its own in a plain mean, whatever the weighting."""
-    result, ends = bench.train({"name": "fedavg", "weighting": weighting, "server_lr": 0.8}, executor, **SCHEME)
-    x = bench.start()
+    result, ends = federation.train({"name": "fedavg", "weighting": weighting, "server_lr": 0.8}, executor, **SCHEME)
+    x = federation.start()
     for round_ in range(1, ROUNDS + 1):
         x = x + 0.8 * (np.mean([trained(x, round_, client) for client in drawn(round_)], axis=0) - x)
-    np.testing.assert_allclose(bench.weights(result), x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(federation.weights(result), x, rtol=0, atol=1e-12)
     for end in ends:
         expected = drawn(end.round)
         assert [a.client for a in end.arrivals] == sorted({*expected})
@@ -59,11 +59,11 @@ def test_fedavg_by_hand(executor: str, weighting: str) -> None:
 
 
 def test_who_is_drawn_twice_trains_and_travels_once() -> None:
-    result, ends = bench.train("fedavg", **SCHEME)
+    result, ends = federation.train("fedavg", **SCHEME)
     once = [client for round_ in range(1, ROUNDS + 1) for client in {*drawn(round_)}]
     assert len(once) < ROUNDS * DRAWS
     assert result.summary["updates"] == len(once)
-    assert result.simulation.ledger.samples == bench.EPOCHS * sum(SIZES[client] for client in once)
+    assert result.simulation.ledger.samples == federation.EPOCHS * sum(SIZES[client] for client in once)
     assert result.summary["bytes_up"] == result.summary["bytes_down"] == 8 * 6 * len(once)
     assert result.summary["per_round"] == DRAWS
     losses = [np.average([a.train_loss for a in e.arrivals], weights=[a.samples for a in e.arrivals]) for e in ends]
@@ -72,7 +72,7 @@ def test_who_is_drawn_twice_trains_and_travels_once() -> None:
 
 @pytest.mark.parametrize("name", ["fedprox", "fedcm", "fedlga", "feddyn", "scaffold", "mimelite", "fedadam", "moon"])
 def test_other_methods_count_draws_too(name: str) -> None:
-    _, ends = bench.train(name, model=bench.net(4), rounds=2, **SCHEME)
+    _, ends = federation.train(name, model=federation.net(4), rounds=2, **SCHEME)
     for end in ends:
         expected = drawn(end.round)
         assert counts(end) == pytest.approx({client: expected.count(client) for client in expected})
@@ -80,33 +80,33 @@ def test_other_methods_count_draws_too(name: str) -> None:
 
 def test_fedlga_by_hand_with_stragglers_drawn_twice() -> None:
     """Its mean over those who finished, and that over all, count them as often as they were drawn."""
-    result, (end,) = bench.train("fedlga", rounds=1, fleet={"rho": 0.6}, local={"epochs": 4}, seed=14, **SCHEME)
+    result, (end,) = federation.train("fedlga", rounds=1, fleet={"rho": 0.6}, local={"epochs": 4}, seed=14, **SCHEME)
     done = dict(zip(end.arrivals.columns["client"], end.arrivals.columns["epochs"], strict=True))
     draws = drawn(1, seed=14)
     late = [client for client in draws if done[client] < 4]
     assert len({*late}) < len(late)
     assert len(late) < DRAWS
-    x = bench.start()
+    x = federation.start()
     moved = {client: _moved(x, client, done[client]) for client in done}
     full = np.mean([moved[client] for client in draws if client not in late], axis=0)
     completed = []
     for client in draws:
         delta, tau = moved[client], 4 - done[client]
-        g = -delta / (LR * -(-SIZES[client] // bench.BATCH) * done[client])
+        g = -delta / (LR * -(-SIZES[client] // federation.BATCH) * done[client])
         added = -g * abs(g @ (full - delta))
         most = tau * np.linalg.norm(delta) / done[client]
         completed.append(delta + added * min(1.0, most / np.linalg.norm(added)))
-    np.testing.assert_allclose(bench.weights(result), x + np.mean(completed, axis=0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(federation.weights(result), x + np.mean(completed, axis=0), rtol=0, atol=1e-12)
 
 
 def _moved(x: Vector, client: int, epochs: int) -> Vector:
     w = x.copy()
-    data = bench.clients()[client]
+    data = federation.clients()[client]
     for epoch in range(epochs):
         order = streams.permutations(streams.keys(14, "batches", 1, client, epoch), SIZES[client])[0]
-        for first in range(0, SIZES[client], bench.BATCH):
-            part = order[first : first + bench.BATCH]
-            w = w - LR * bench.gradient(w, data[0][part], data[1][part])
+        for first in range(0, SIZES[client], federation.BATCH):
+            part = order[first : first + federation.BATCH]
+            w = w - LR * federation.gradient(w, data[0][part], data[1][part])
     return w - x
 
 
@@ -114,7 +114,7 @@ def test_clients_are_drawn_in_proportion_to_their_samples() -> None:
     """As many draws as there are clients, so that all are never there at once by design."""
     rounds = 80
     settings: dict[str, Any] = {"sampling": "scheme1", "per_round": N, "rounds": rounds, "evaluate_every": rounds}
-    _, ends = bench.train("fedavg", "stack 3", local={"epochs": 1, "batch_size": "full"}, **settings)
+    _, ends = federation.train("fedavg", "stack 3", local={"epochs": 1, "batch_size": "full"}, **settings)
     total = np.zeros(N)
     for end in ends:
         for client, times in counts(end, N).items():
@@ -127,8 +127,8 @@ def test_clients_are_drawn_in_proportion_to_their_samples() -> None:
 
 
 def test_uniform_sampling_draws_nobody_twice() -> None:
-    _, ends = bench.train("fedavg", per_round=DRAWS)
-    assert all([a.client for a in end.arrivals] == bench.chosen(end.round, DRAWS) for end in ends)
+    _, ends = federation.train("fedavg", per_round=DRAWS)
+    assert all([a.client for a in end.arrivals] == federation.chosen(end.round, DRAWS) for end in ends)
     assert {len(end.arrivals) for end in ends} == {DRAWS}
 
 
@@ -177,10 +177,10 @@ def by_torch(model: nn.Module, x: Any, y: Any) -> nn.Module:
 
 def test_clients_without_data_do_not_lessen_the_draws() -> None:
     """With replacement, per_round draws can always be made."""
-    own = [bench.clients()[client] for client in (1, 3)] + [(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))] * 4
+    own = [federation.clients()[client] for client in (1, 3)] + [(np.zeros((0, 3)), np.zeros(0, dtype=np.int64))] * 4
     ends: list[RoundEnd] = []
     experiment = Experiment(sampling="scheme1", per_round=DRAWS, rounds=1, seed=SEED, executor="serial")
-    run(experiment, data=FederatedData.from_clients(own, test=own[1]), model=bench.net(), progress=ends.append)
+    run(experiment, data=FederatedData.from_clients(own, test=own[1]), model=federation.net(), progress=ends.append)
     sizes = [SIZES[1], SIZES[3]]
     expected = drawn(1, sizes=sizes)
     assert counts(ends[0]) == pytest.approx({client: expected.count(client) for client in expected})

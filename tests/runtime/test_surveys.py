@@ -24,10 +24,10 @@ from fedkeel.methods.types import exact_sum
 from fedkeel.params import FlatModel
 from fedkeel.runner.prepare import prepare
 from fedkeel.runtime import RoundEnd, Simulation
-from tests.algorithms import bench
-from tests.algorithms.bench import BATCH, EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector
+from tests.helpers import federation
+from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector
 
-D = bench.FEATURES * bench.CLASSES
+D = federation.FEATURES * federation.CLASSES
 FLEET: dict[str, Any] = {"rho": 0.5}
 OPEN: dict[str, dict[str, Any]] = {"auto": {"kind": "auto"}, "any stack": {"kind": "vectorised"}}
 
@@ -116,8 +116,8 @@ def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def away(x: Vector, round: int, client: int, epochs: int, mine: float, word: Vector, steps: int | None) -> Vector:
     w = x.copy()
-    for batch in [*bench.batches(round, client, epochs)][:steps]:
-        w = w - LR * (mine * bench.gradient(w, *batch) + word)
+    for batch in [*federation.batches(round, client, epochs)][:steps]:
+        w = w - LR * (mine * federation.gradient(w, *batch) + word)
     return w - x
 
 
@@ -131,7 +131,7 @@ def planned(x: Vector, jobs: list[tuple[int, int, int]], steps: int | None) -> t
 
 
 def by_hand(ends: list[RoundEnd], whole: bool) -> Vector:
-    x = bench.start()
+    x = federation.start()
     for end in ends:
         jobs = [(end.round, arrival.client, arrival.epochs) for arrival in end.arrivals]
         mine, word = planned(x, jobs, None if whole else 1)
@@ -144,12 +144,12 @@ def by_hand(ends: list[RoundEnd], whole: bool) -> Vector:
 @pytest.mark.parametrize("executor", [*EXECUTORS, *OPEN])
 def test_two_questions_by_hand(executor: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stragglers answer within the epochs they have; what is left open is chosen after a trial of the plan."""
-    monkeypatch.setattr(bench, "EXECUTORS", EXECUTORS | OPEN)
-    result, ends = bench.train({"name": "curious", "long": whole}, executor, fleet=FLEET)
-    np.testing.assert_allclose(bench.weights(result), by_hand(ends, whole), rtol=0, atol=1e-9)
-    jobs = dict.fromkeys(range(bench.N), 0)
+    monkeypatch.setattr(federation, "EXECUTORS", EXECUTORS | OPEN)
+    result, ends = federation.train({"name": "curious", "long": whole}, executor, fleet=FLEET)
+    np.testing.assert_allclose(federation.weights(result), by_hand(ends, whole), rtol=0, atol=1e-9)
+    jobs = dict.fromkeys(range(federation.N), 0)
     for end in ends:
-        clients = bench.chosen(end.round)
+        clients = federation.chosen(end.round)
         sizes, before = [SIZES[client] for client in clients], [jobs[client] for client in clients]
         assert end.report["asked_samples"] == end.report["sampled"] == sizes
         assert end.report["asked_secret"] == [client + 0.5 for client in clients]
@@ -162,7 +162,7 @@ def test_two_questions_by_hand(executor: str, whole: bool, monkeypatch: pytest.M
 @pytest.mark.parametrize(("dtype", "width"), [("float64", 8), ("float32", 4)])
 @pytest.mark.parametrize("executor", ["serial", "stack 3", "processes"])
 def test_surveys_are_charged_byte_for_byte(executor: str, dtype: str, width: int) -> None:
-    result, ends = bench.train("curious", executor, rounds=2, dtype=dtype)
+    result, ends = federation.train("curious", executor, rounds=2, dtype=dtype)
     model, question, sums = D * width, (D + 1) * width, D * width
     answer = D * width + 8 + 8 + width + sums  # away, samples, jobs, secret
     for arrival in (arrival for end in ends for arrival in end.arrivals):
@@ -178,7 +178,7 @@ def test_surveys_are_charged_byte_for_byte(executor: str, dtype: str, width: int
 def test_everybody_waits_for_the_slowest_answer_to_each_question(
     whole: bool, batch: int | str, fleet: dict[str, Any]
 ) -> None:
-    _, ends = bench.train({"name": "curious", "long": whole}, fleet=fleet, local={"batch_size": batch})
+    _, ends = federation.train({"name": "curious", "long": whole}, fleet=fleet, local={"batch_size": batch})
     second = 10 / (np.mean(SIZES) * EPOCHS)  # a sample
     now = 0.0
     for end in ends:
@@ -195,17 +195,17 @@ def test_everybody_waits_for_the_slowest_answer_to_each_question(
 
 def test_clients_that_answer_no_survey_cannot_be_asked() -> None:
     with pytest.raises((FedkeelError, AssertionError)):
-        bench.train("rude")
+        federation.train("rude")
 
 
 def test_the_first_orders_are_of_the_kind_that_the_plan_makes() -> None:
     """For an executor to be chosen by: a trial asks once and takes one step for an answer to all questions."""
-    asked, data, module = prepare(experiment(algorithm="curious"), bench.data(), bench.net())
+    asked, data, module = prepare(experiment(algorithm="curious"), federation.data(), federation.net())
     shop = Workshop(module, data, asked.algorithm.rules()[0], asked.local, asked.seed)
     alone = shop.executor(ExecutorSettings(kind="serial", stack=0, channels_last=False))
     orders = Simulation(asked, data, FlatModel(module), alone).first_orders()
-    mine, word = planned(bench.start(), [(1, client, EPOCHS) for client in bench.chosen(1)], 1)
-    for order, client, scale in zip(orders, bench.chosen(1), mine, strict=True):
+    mine, word = planned(federation.start(), [(1, client, EPOCHS) for client in federation.chosen(1)], 1)
+    for order, client, scale in zip(orders, federation.chosen(1), mine, strict=True):
         assert (order.client, order.survey) == (client, False)
         assert order.received["secret"].tolist() == [client + 0.5]
         assert order.received["mine"].shape == np.shape([scale])
@@ -218,7 +218,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def experiment(**settings: Any) -> Experiment:
     local = {"epochs": EPOCHS, "batch_size": BATCH, "lr": LR}
-    known = {"seed": bench.SEED, "rounds": ROUNDS, "per_round": PER_ROUND, "local": local, "dtype": "float64"}
+    known = {"seed": federation.SEED, "rounds": ROUNDS, "per_round": PER_ROUND, "local": local, "dtype": "float64"}
     return Experiment(**{**known, **settings})
 
 
@@ -228,12 +228,14 @@ def test_local_accuracy_is_that_of_the_models_that_came_back(executor: str, tmp_
     asked = experiment(
         algorithm="watching", evaluate_local=True, executor=EXECUTORS[executor], fleet=FLEET, evaluate_every=2, rounds=5
     )
-    run(asked, tmp_path / "run", data=bench.data(), model=bench.net(), progress=ends.append)
+    run(asked, tmp_path / "run", data=federation.data(), model=federation.net(), progress=ends.append)
     history = rows(tmp_path / "run" / "history.jsonl")
     assert [row["round"] for row in history] == [2, 4, 5]
-    x, y = bench.clients()[3]
+    x, y = federation.clients()[3]
     for row in history:
-        models = np.array(ends[row["round"] - 1].report["models"]).reshape(PER_ROUND, bench.CLASSES, bench.FEATURES)
+        models = np.array(ends[row["round"] - 1].report["models"]).reshape(
+            PER_ROUND, federation.CLASSES, federation.FEATURES
+        )
         scores = np.array([((x @ model.T).argmax(axis=1) == y).mean() for model in models])
         mean = scores.sum() / PER_ROUND
         expected = {
@@ -247,7 +249,7 @@ def test_local_accuracy_is_that_of_the_models_that_came_back(executor: str, tmp_
 
 
 def test_local_accuracy_is_absent_unless_asked_for(tmp_path: Path) -> None:
-    result = run(experiment(executor="serial"), tmp_path / "run", data=bench.data(), model=bench.net())
+    result = run(experiment(executor="serial"), tmp_path / "run", data=federation.data(), model=federation.net())
     assert all("local_accuracy" not in row for row in rows(tmp_path / "run" / "history.jsonl"))
     assert all(row.local_accuracy is None for row in result.history)
 
@@ -256,10 +258,10 @@ def test_rounds_are_told_one_by_one_with_what_the_server_reports(tmp_path: Path)
     """Also those in which nothing is tested."""
     ends: list[RoundEnd] = []
     asked = experiment(algorithm="curious", evaluate_every=3, executor="serial")
-    run(asked, tmp_path / "run", data=bench.data(), model=bench.net(), progress=ends.append)
+    run(asked, tmp_path / "run", data=federation.data(), model=federation.net(), progress=ends.append)
     told = rows(tmp_path / "run" / "rounds.jsonl")
     counts = {"arrived": 3, "lost": 0, "refused": 0}
     assert told == [{"round": end.round, "train_loss": end.train_loss, **counts, **end.report} for end in ends]
     assert [row["round"] for row in told] == [*range(1, ROUNDS + 1)]
-    assert told[0]["sampled"] == [SIZES[client] for client in bench.chosen(1)]
+    assert told[0]["sampled"] == [SIZES[client] for client in federation.chosen(1)]
     assert [row["round"] for row in rows(tmp_path / "run" / "history.jsonl")] == [3, 4]

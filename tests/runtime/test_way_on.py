@@ -15,8 +15,8 @@ from fedkeel.config.experiment import contradiction
 from fedkeel.local.executors import choose
 from fedkeel.runtime import RoundEnd, Simulation
 from fedkeel.runtime.desk import Desk
-from tests.algorithms import bench
-from tests.runtime.folders import faulty, resumed, rows, same, stopped
+from tests.helpers import federation
+from tests.helpers.folders import faulty, resumed, rows, same, stopped
 
 QUICK = [
     "model=linear", "dataset.train_limit=60", "dataset.test_limit=20", "clients=3", "executor.kind=serial",
@@ -31,7 +31,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def given() -> dict[str, Any]:
-    return {"data": bench.data(), "model": bench.net(4)}
+    return {"data": federation.data(), "model": federation.net(4)}
 
 
 def test_other_devices_are_another_run(tmp_path: Path) -> None:

@@ -1,0 +1,19 @@
+"""What more than one test module needs. No test module imports another one; shared code goes here.
+
+- `arrivals`: updates that arrive at a server, and the timeline of an asynchronous run
+- `clock`: runs on the virtual clock with an executor that takes no time
+- `commands`: the command line, in this process or in one of its own
+- `damage`: any file with a few bytes damaged
+- `disk`: a disk that is full
+- `fedasmu`: FedASMU's server in numpy, and jobs and uploads for it
+- `federation`: six unequal clients whose training is written out in numpy; `train` runs fedkeel on them
+- `folders`: what a run left in its folder, and runs that are stopped and resumed
+- `methods`: settings by which every method fits a small federation
+- `mutations`: experiments turned into ones that nobody would write
+- `oracles`: the gradient oracle of one client
+- `promise`: what the loader promises, whatever it is given
+- `quadratics`: the training loop on quadratics
+- `report_folders`: run folders written by hand, for figures and reports
+- `repository`: where the repository lies
+- `workers`: orders for worker processes
+"""

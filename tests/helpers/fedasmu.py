@@ -1,0 +1,98 @@
+"""FedASMU's server in numpy, and jobs and uploads for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkeel.methods import Job, Updates
+from fedkeel.methods.fedasmu import DynamicMixing
+from fedkeel.methods.mixing import TINY
+from tests.helpers import arrivals
+from tests.helpers.federation import N, Vector
+
+D = 4
+LAYOUT = arrivals.layout_of(D)
+
+
+class Server:
+    """FedASMU's server in numpy: versions from 1, and every version's model and mixing kept for ever."""
+
+    def __init__(self, w: Vector, rule: DynamicMixing) -> None:
+        self.models, self.rule = {1: w}, rule
+        self.control = np.tile(rule.control, (1 if rule.shared_control else N, 1))
+        self.made: dict[int, tuple[float, float, int, float]] = {}
+
+    @property
+    def version(self) -> int:
+        return max(self.models)
+
+    def receive(self, client: int, start: int, uploaded: Vector, g: Vector, root: float | None = None) -> float:
+        """`g` is the gradient that the server takes the job to have followed; `root` is t, unless said otherwise."""
+        rule, t = self.rule, self.version
+        row = 0 if rule.shared_control else client
+        lambda_, sigma, iota = self.control[row]
+        if start in self.made:
+            xi, alpha, age, under = self.made[start]
+            q = g @ (self.models[start] - self.models[start - 1]) / alpha
+            k, z = rule.mu_a / (1 + rule.mu_a * xi) ** 2, 1 / (np.sqrt(under) * age**sigma)
+            by_sigma = -(np.log(max(sigma, TINY)) if rule.reading == "literal" else lambda_ * np.log(age)) * k * q * z
+            lambda_ = np.clip(lambda_ - rule.lambda_lr * k * q * z, 1e-3, 1e3)
+            sigma = np.clip(sigma - rule.sigma_lr * by_sigma, 0, 5)
+            iota = np.clip(iota - rule.iota_lr * k * q, 0, 1)
+        self.control[row] = lambda_, sigma, iota
+        age, root = t - start + 1, float(t) if root is None else root
+        xi = lambda_ / (np.sqrt(root) * age**sigma) + iota
+        alpha = rule.mu_a * xi / (1 + rule.mu_a * xi)
+        self.models[t + 1] = (1 - alpha) * self.models[t] + alpha * uploaded
+        self.made[t + 1] = xi, alpha, age, root
+        return float(alpha)
+
+
+def upload(rng: np.random.Generator, start: Vector, fresh: Vector | None) -> tuple[Updates, Vector]:
+    """A job of 4 epochs of 3 steps at .05, with a merge after the first if `fresh` is there; and its mean direction."""
+    epochs, lr = np.repeat(rng.normal(size=(4, D)), 3, axis=0), 0.05
+    w = start.copy()
+    share = 0.0
+    for step, g in enumerate(epochs):
+        if fresh is not None and step == 3:
+            share = float(rng.uniform(0.1, 0.8))
+            w = (1 - share) * w + share * fresh
+        w = w - lr * g
+    if fresh is None:
+        return arrivals.arrival(w, start, epochs=4, steps=12, lr=lr, layout=LAYOUT), (start - w) / (12 * lr)
+    own = (w - start - share * (fresh - start)) / (1 - share / 4)
+    merged: dict[str, Any] = {"slot": torch.tensor([[1]]), "fresh": arrivals.vector(fresh)[None]}
+    update = arrivals.arrival(
+        w, start, epochs=4, steps=12, lr=lr, messages={"merge_weight": share}, layout=LAYOUT, **merged
+    )
+    return update, -own / (12 * lr)
+
+
+RATES = {"lambda_lr": 3.0, "sigma_lr": 0.5, "iota_lr": 0.3}
+
+
+class Bowls:
+    """F_i(w) = |w - c_i|^2 a_i / 2 on the mini-batch and |w - c_i - 1|^2 on the others' samples, one client or many."""
+
+    def __init__(self, centres: Vector, curves: Vector) -> None:
+        self.centres, self.curves = centres, curves
+
+    def peek(
+        self, w: Tensor, rows: Tensor | None, on: str = "batch", gradient: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        assert (rows is None) == (w.dim() == 1)
+        c, a = (torch.tensor(each if rows is None else each[rows.numpy()]) for each in (self.centres, self.curves))
+        away = w - c - float(on == "proxy")
+        return (a * away.square()).sum(-1, keepdim=True) / 2, a * away if gradient else None
+
+
+def job(start: Tensor, kept: dict[str, Tensor], **others: Any) -> Job:
+    """One epoch of one step at rate 0.1 from these weights [..., D]."""
+    one = torch.ones_like(start[..., :1], dtype=torch.int64)
+    lr = torch.full_like(start[..., :1], 0.1)
+    told = {"round": one, "version": one, "epochs": one, "steps": one, "samples": one, "slot": one, **others}
+    return Job(start=start, buffers=start[..., :0], lr=lr, momentum=0.0, layout=LAYOUT, received={}, kept=kept, **told)

@@ -1,0 +1,287 @@
+"""FedLGA against Algorithm 2 with the outer product really formed, and its rounds written out in numpy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedkeel import Experiment, run
+from fedkeel.errors import DivergenceError
+from fedkeel.methods import ServerState, Updates
+from fedkeel.methods.fedlga import GradientApproximation, Reading, approximate_update
+from fedkeel.params import Layout
+from fedkeel.runtime import RoundEnd
+from tests.helpers import federation
+from tests.helpers.commands import fedkeel
+from tests.helpers.federation import BATCH, EXECUTORS, LR, SIZES, Vector
+
+READINGS: list[Reading] = ["practical", "literal"]
+EPOCHS, PER_ROUND, ROUNDS = 5, 4, 4
+SOME, NOBODY = {"rho": 0.5}, {"rho": 1.0}
+"""Who finishes."""
+RUNAWAY = [
+    "model=mlp-400", "clients=20", "per_round=5", "rounds=10", "dataset.train_limit=1000", "dataset.test_limit=100",
+    "partition=classes", "partition.classes=2", "local.epochs=5", "local.batch_size=10", "local.lr=0.003",
+    "fleet.rho=0.5", "executor.kind=serial", "algorithm=fedlga",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _steep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger gradients than the federation has, so that some completions are cut and others are not."""
+    clients = federation.clients()
+    monkeypatch.setattr(federation, "clients", lambda: [(4 * x, y) for x, y in clients])
+
+
+def expansion(delta: Vector, full: Vector, done: int, asked: int, length: float, reading: Reading) -> Vector:
+    """Delta + g g^T (w_hat - w_i), or Delta - g |<g, w_hat - w_i>| with the added part cut to its largest norm."""
+    g, away = -delta / length, full - delta
+    if reading == "literal":
+        return delta + np.outer(g, g) @ away
+    added = -g * abs(g @ away)
+    most, norm = (asked - done) * np.linalg.norm(delta) / done, np.linalg.norm(added)
+    return delta + added * (most / norm if norm > most else 1.0)
+
+
+def way(lr: float, steps: int, momentum: float = 0.0, mu: float = 0.0) -> float:
+    """How far PyTorch's SGD leads downhill at a slope of one, with a pull mu back to where it began."""
+    at = velocity = 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1 - mu * at
+        at += lr * velocity
+    return at
+
+
+def by_hand(
+    ends: list[RoundEnd],
+    reading: Reading = "practical",
+    server_lr: float = 1.0,
+    weighting: str = "uniform",
+    lr_decay: float = 1.0,
+    momentum: float = 0.0,
+    mu: float = 0.0,
+    seen_mu: float | None = None,
+) -> tuple[Vector, list[list[float]]]:
+    """(The model, the factors of each round's stragglers); who does how many epochs is read from the arrivals.
+
+    `seen_mu` is the pull that the server reckons with, if not the true one.
+    """
+    x, told = federation.start(), []
+    for end in ends:
+        lr = LR * lr_decay ** (end.round - 1)
+        deltas, lengths = [], []
+        done: list[int] = [*end.arrivals.columns["epochs"]]
+        clients: list[int] = [*end.arrivals.columns["client"]]
+        for client, epochs in zip(clients, done, strict=True):
+            w, v = x.copy(), np.zeros_like(x)
+            for batch in federation.batches(end.round, client, epochs):
+                v = momentum * v + federation.gradient(w, *batch) + mu * (w - x)
+                w = w - lr * v
+            deltas.append(w - x)
+            steps = epochs * -(-SIZES[client] // BATCH)
+            lengths.append(way(lr, steps, momentum, mu if seen_mu is None else seen_mu))
+        p = np.array([SIZES[client] if weighting == "samples" else 1 for client in clients], dtype=float)
+        finished = [row for row, epochs in enumerate(done) if epochs == EPOCHS]
+        stretched = [EPOCHS / epochs * delta for epochs, delta in zip(done, deltas, strict=True)]
+        full = np.average(stretched, axis=0, weights=p)
+        if finished:
+            full = np.average([deltas[row] for row in finished], axis=0, weights=p[finished])
+        completed = [
+            delta if epochs == EPOCHS else expansion(delta, full, epochs, EPOCHS, length, reading)
+            for delta, epochs, length in zip(deltas, done, lengths, strict=True)
+        ]
+        pairs = zip(completed, deltas, done, strict=True)
+        told.append([float(hat @ d / (d @ d)) for hat, d, epochs in pairs if epochs < EPOCHS])
+        x = x + server_lr * np.average(completed, axis=0, weights=p)
+    return x, told
+
+
+def train(
+    executor: str = "serial", fleet: dict[str, Any] = SOME, local: dict[str, Any] | None = None, **algorithm: Any
+) -> tuple[Vector, list[RoundEnd]]:
+    local = {"epochs": EPOCHS, **(local or {})}
+    settings: dict[str, Any] = {"local": local, "fleet": fleet, "rounds": ROUNDS, "per_round": PER_ROUND}
+    result, ends = federation.train({"name": "fedlga", **algorithm}, executor, **settings)
+    return federation.weights(result), ends
+
+
+def check(executor: str, fleet: dict[str, Any], local: dict[str, Any] | None = None, **algorithm: Any) -> None:
+    w, ends = train(executor, fleet, local, **algorithm)
+    x, factors = by_hand(ends, **algorithm, **(local or {}))
+    np.testing.assert_allclose(w, x, rtol=0, atol=1e-9)
+    for end, expected in zip(ends, factors, strict=True):
+        done = [epochs for epochs in end.arrivals.columns["epochs"] if epochs < EPOCHS]
+        cut = [factor == pytest.approx(EPOCHS / each) for factor, each in zip(expected, done, strict=True)]
+        assert end.report["mean_factor"] == pytest.approx(np.mean(expected), abs=1e-9)
+        assert (end.report["stragglers"], end.report["capped"]) == (len(expected), sum(cut))
+
+
+def drawn(seed: int, size: int, scale: float) -> tuple[Vector, Vector]:
+    rng = np.random.default_rng(seed)
+    delta, full = scale * rng.normal(size=(2, size))
+    return delta, full
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("done", [1, 2, 4, 5])
+@pytest.mark.parametrize("scale", [1e-3, 0.03, 1.0])
+def test_an_update_is_completed_as_the_outer_product_says(reading: Reading, done: int, scale: float) -> None:
+    delta, full = drawn(done, 7, scale)
+    got = approximate_update(torch.tensor(delta), torch.tensor(full), done, 5, 0.05, 3, reading)
+    length = 0.05 * 3 * done
+    expected = delta if done == 5 else expansion(delta, full, done, 5, length, reading)
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=0)
+    if reading == "literal" and done < 5:
+        factor = 1 + (delta @ full - delta @ delta) / length**2
+        np.testing.assert_allclose(got, delta * factor, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("scale", "cut"), [(1e-3, False), (1.0, True)])
+def test_the_default_reading_is_practical_with_and_without_a_cut(scale: float, cut: bool) -> None:
+    delta, full = (torch.tensor(each) for each in drawn(1, 7, scale))
+    got = approximate_update(delta, full, 1, 5, 0.05, 3)
+    assert torch.equal(got, approximate_update(delta, full, 1, 5, 0.05, 3, "practical"))
+    assert torch.allclose(got, 5 * delta) == cut
+
+
+@given(
+    st.integers(0, 1000), st.integers(1, 6), st.floats(-4, 2), st.floats(-4, 0), st.integers(1, 9), st.integers(0, 9),
+    st.integers(1, 20), st.sampled_from([torch.float32, torch.float64]),
+)  # fmt: skip
+def test_practical_neither_turns_an_update_nor_goes_beyond_linear_extrapolation(
+    seed: int, size: int, scale: float, lr: float, done: int, missing: int, batches: int, dtype: torch.dtype
+) -> None:
+    delta, full = (torch.tensor(each, dtype=dtype) for each in drawn(seed, size, 10**scale))
+    got = approximate_update(delta, full, done, done + missing, 10**lr, batches)
+    assert got.dtype == dtype
+    if not missing:
+        assert torch.equal(got, delta)
+    d, added = delta.double().numpy(), (got.double() - delta.double()).numpy()
+    slack = 1e-6 if dtype == torch.float32 else 1e-12
+    assert np.linalg.norm(added) <= np.linalg.norm(d) * (missing / done * (1 + slack) + slack)
+    along = float(added @ d / (d @ d))
+    assert along >= -slack
+    assert np.linalg.norm(added - along * d) <= slack * np.linalg.norm(d) * (1 + missing / done)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("reading", READINGS)
+def test_a_finished_device_keeps_its_update_to_the_bit(reading: Reading, dtype: torch.dtype) -> None:
+    delta, full = (torch.tensor(each, dtype=dtype) for each in drawn(3, 50, 10.0))
+    got = approximate_update(delta, full, 4, 4, 0.01, 2, reading)
+    assert got.dtype == dtype
+    assert torch.equal(got, delta)
+
+
+def test_literal_reverses_an_orthogonal_straggler_with_a_large_gradient() -> None:
+    """Its own step was 1 = lr * steps * |g| with |g| = 20, so g g^T = 400 e e^T, and the others went elsewhere."""
+    delta, full = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    got = approximate_update(delta, full, 1, 5, 0.01, 5, "literal")
+    np.testing.assert_allclose(got, [1 - 400.0, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(approximate_update(delta, full, 1, 5, 0.01, 5), [5.0, 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("fleet", [SOME, NOBODY], ids=["some finish", "nobody finishes"])
+def test_rounds_by_hand(executor: str, fleet: dict[str, Any]) -> None:
+    check(executor, fleet, server_lr=0.7)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_literal_reading_by_hand(executor: str) -> None:
+    check(executor, SOME, reading="literal", server_lr=0.1)
+
+
+@pytest.mark.parametrize("fleet", [NOBODY, {"rho": 0.6, "tau_max": 3}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weighting": "samples"},
+        {"local": {"lr_decay": 0.5}},
+        {"local": {"momentum": 0.8}},
+        {"weighting": "samples", "server_lr": 1.3, "local": {"lr_decay": 0.8, "momentum": 0.5}},
+    ],
+    ids=str,
+)
+def test_settings_by_hand(settings: dict[str, Any], fleet: dict[str, Any]) -> None:
+    check("stack 3", fleet, **settings)
+
+
+def test_the_report_counts_stragglers_and_those_whose_completion_was_cut() -> None:
+    _, ends = train()
+    done = [epochs for end in ends for epochs in end.arrivals.columns["epochs"]]
+    assert len({*done} - {EPOCHS}) > 2
+    assert [end.report["stragglers"] for end in ends] == [PER_ROUND // 2] * ROUNDS
+    assert 0 < sum(end.report["capped"] for end in ends) < ROUNDS * PER_ROUND // 2
+    assert any(factor < 1 for factors in by_hand(ends, "literal")[1] for factor in factors)
+
+
+@pytest.mark.parametrize("executor", ["serial", "stack 3"])
+def test_a_proximal_pull_shortens_the_path_by_which_the_server_divides(executor: str) -> None:
+    w, ends = train(executor, client="fedprox", mu=2.0)
+    np.testing.assert_allclose(w, by_hand(ends, mu=2.0)[0], rtol=0, atol=1e-9)
+    assert np.abs(w - by_hand(ends, mu=2.0, seen_mu=0.0)[0]).max() > 1e-4
+
+
+def test_it_goes_with_other_client_rules() -> None:
+    rules: list[dict[str, Any]] = [{}, {"client": "fedsam"}, {"client": "fedprox", "mu": 1.0}]
+    plain, sharp, near = (train(**rule)[0] for rule in rules)
+    assert np.isfinite([plain, sharp, near]).all()
+    assert min(np.abs(plain - sharp).max(), np.abs(plain - near).max(), np.abs(sharp - near).max()) > 1e-3
+
+
+@pytest.mark.parametrize("fleet", [{"rho": 0.0}, {"rho": 1.0, "tau_max": 0}], ids=str)
+@pytest.mark.parametrize("server_lr", [1.0, 0.6])
+def test_when_everybody_finishes_it_is_fedavg_to_the_bit(fleet: dict[str, Any], server_lr: float) -> None:
+    completed, ends = train("stack 3", fleet, server_lr=server_lr)
+    average, others = train("stack 3", fleet, name="fedavg", weighting="uniform", server_lr=server_lr)
+    assert np.array_equal(completed, average)
+    assert [end.report for end in ends] == [{"stragglers": 0, "mean_factor": 1, "capped": 0}] * ROUNDS
+    assert [end.arrivals.columns["weight"] for end in ends] == [end.arrivals.columns["weight"] for end in others]
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float64", 8), ("float32", 4)])
+def test_one_number_more_goes_up_than_in_fedavg(dtype: str, width: int) -> None:
+    average, completed = (federation.train(name, fleet=SOME, dtype=dtype)[1] for name in ("fedavg", "fedlga"))
+    for plain, end in zip(average, completed, strict=True):
+        assert [a.bytes_up for a in end.arrivals] == [a.bytes_up + width for a in plain.arrivals]
+        assert [a.bytes_down for a in end.arrivals] == [a.bytes_down for a in plain.arrivals]
+
+
+def test_literal_stops_when_it_runs_away_and_says_what_to_do(tmp_path: Path) -> None:
+    stopped = fedkeel("run", *RUNAWAY, "algorithm.reading=literal", cwd=tmp_path)
+    assert stopped.returncode == DivergenceError.exit_code == 3
+    assert "FedLGA ran away" in stopped.stderr
+    assert "algorithm.reading=practical" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    ends: list[RoundEnd] = []
+    run(Experiment.load(overrides=RUNAWAY).replace(rounds=4), progress=ends.append)
+    assert all(1 <= end.report["mean_factor"] <= 5 for end in ends)
+
+
+def late(done: list[int], asked: int, delta: float) -> Updates:
+    """Updates of two weights of length `delta`, one along each axis in turn, by one step of 0.1 an epoch."""
+    count = len(done)
+    w = delta * torch.eye(2, dtype=torch.float64).repeat(count, 1)[:count]
+    layout, epochs = Layout.of(torch.nn.Linear(2, 1, bias=False)), torch.tensor(done)[:, None]
+    lr = torch.full((count, max(done)), 0.1, dtype=torch.float64)
+    return Updates(w, torch.zeros_like(w), torch.ones(count, 1), epochs, epochs, lr, {}, layout, asked=asked)
+
+
+@pytest.mark.parametrize("asked", [100, 200])
+def test_practical_may_stretch_an_update_as_far_as_epochs_are_missing(asked: int) -> None:
+    """The cap is all that bounds it: it is never told to take the reading that it has."""
+    state = ServerState(torch.zeros(2, dtype=torch.float64))
+    after, _ = GradientApproximation().aggregate(state, late([asked, 1], asked, 100.0))
+    np.testing.assert_allclose(after.w, [50.0, 50.0 * asked], rtol=1e-12)
+
+
+def test_a_finished_device_has_the_same_weight_with_and_without_stragglers_around() -> None:
+    """As in FedAvg, whose recorded weights are shares."""
+    state, rule = ServerState(torch.zeros(2, dtype=torch.float64)), GradientApproximation(server_lr=0.5)
+    alone, among = (rule.aggregate(state, late(done, 5, 0.01))[1] for done in ([5, 5], [5, 1]))
+    assert float(alone[0]) == float(among[0])

@@ -1,0 +1,88 @@
+"""How the tests lie: shared code is in `tests.helpers`, and no test module imports another one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import helpers
+from tests.helpers.repository import ROOT
+
+TESTS = ROOT / "tests"
+MODULES = sorted(TESTS.rglob("*.py"))
+IN_TEXT = re.compile(r"\b(?:from|import)\s+(tests\b[\w.]*)|[\"\'](tests\.[\w.]+)")
+"""An import in a program that a test hands to another process, or a module's name in quotes."""
+
+
+def imported(source: str, package: str) -> set[str]:
+    """The modules of `tests` that a file names: anywhere in it, also relative ones and ones inside of strings."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {base if base not in ("tests", package) else f"{base}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            found |= {str(node.args[0].value)} if str(node.args[0].value).startswith("tests.") else set()
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {name for names in IN_TEXT.findall(node.value) for name in names if name}
+    return {name for name in found if name.split(".")[0] == "tests" or name.split(".")[-1].startswith("test_")}
+
+
+def astray(source: str, package: str) -> set[str]:
+    """Those that are no helpers."""
+    return {name for name in imported(source, package) if not re.match(r"tests\.helpers(\.(?!test_)|$)", name)}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_only_helpers_are_imported(path: Path) -> None:
+    if path == Path(__file__):
+        return
+    package = ".".join(path.relative_to(ROOT).parts[:-1])
+    assert astray(path.read_text(encoding="utf-8"), package) == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tests.cli.test_cli import QUICK",
+        "import tests.cli.test_cli",
+        "from tests.cli import test_cli",
+        "from . import test_run",
+        "from .test_run import x",
+        "from ..cli import test_cli",
+        "from ..cli.test_cli import x",
+        "from .. import test_kills",
+        "def f():\n    from tests.test_kills import KILLS",
+        "import test_run",
+        "PROGRAM = 'import sys; from tests.cli.test_cli import *'",
+        "import importlib\nimportlib.import_module('tests.cli.test_cli')",
+    ],
+)
+def test_an_import_of_another_test_is_found(source: str) -> None:
+    assert astray(source, "tests.config"), source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from tests.helpers import federation",
+        "from tests.helpers.federation import N",
+        "from ..helpers import federation",
+        "import fedkeel.data",
+        "from fedkeel import tests_of_mine",
+        "PROGRAM = 'from tests.helpers.workers import orders'",
+    ],
+)
+def test_an_import_of_a_helper_is_fine(source: str) -> None:
+    assert astray(source, "tests.config") == set()
+
+
+def test_every_helper_has_its_line() -> None:
+    lines = re.findall(r"^- `(\w+)`: ", helpers.__doc__ or "", re.MULTILINE)
+    assert lines == sorted(path.stem for path in (TESTS / "helpers").glob("*.py") if path.stem != "__init__")

@@ -1,0 +1,75 @@
+"""Settings of the fleet: what is refused, by name, with what would be accepted, in Python and on the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from fedkeel import Experiment, InputError
+from fedkeel.world.fleet.settings import FleetSettings
+from tests.helpers.commands import fedkeel
+
+GENERATORS = "lognormal, module:function, tiers, uniform"
+ERRORS: list[tuple[list[str], list[str]]] = [
+    (["fleet.profile=unifrom"], ["fleet.profile: 'unifrom' is unknown", "did you mean uniform", GENERATORS, ".csv"]),
+    (["fleet.profile=devices.txt"], ["fleet.profile: 'devices.txt'", "a file that ends in .csv or .parquet"]),
+    (["fleet.profile=3"], ["fleet.profile: 3", "a valid string"]),
+    (["fleet.speed_ratio=0.5"], ["fleet.speed_ratio: 0.5", "greater than or equal to 1"]),
+    (["fleet.speed_ratio=.inf"], ["fleet.speed_ratio: inf", "a finite number"]),
+    (["fleet.speed_ratio=5", "fleet.profile=a.csv"], ["fleet.speed_ratio: 5", "a.csv", "accepted: 1, or one of"]),
+    (["fleet.speed_ratio=5", "fleet.profile=a:b"], ["fleet.speed_ratio: 5", "a:b", "uniform, lognormal, tiers"]),
+    (["fleet.tiers=1"], ["fleet.tiers: 1", "greater than or equal to 2"]),
+    (["fleet.fastest_job_seconds=0"], ["fleet.fastest_job_seconds: 0", "greater than 0"]),
+    (["fleet.seconds_per_sample=-1"], ["fleet.seconds_per_sample: -1", "greater than 0"]),
+    (["fleet.uplink_mbps=0"], ["fleet.uplink_mbps: 0", "greater than or equal to 0.000001"]),
+    (["fleet.downlink_mbps=-3"], ["fleet.downlink_mbps: -3", "greater than or equal to 0.000001"]),
+    (["fleet.bandwidth_divisor=0.1"], ["fleet.bandwidth_divisor: 0.1", "greater than or equal to 1"]),
+    (["fleet.bandwidth_divisor=100"], ["fleet.bandwidth_divisor: 100", "accepted: 1, or set fleet.uplink_mbps"]),
+    (["fleet.latency_seconds=-1"], ["fleet.latency_seconds: -1", "greater than or equal to 0"]),
+    (["fleet.dropout=1"], ["fleet.dropout: 1", "less than 1"]),
+    (["fleet.dropout=-0.1"], ["fleet.dropout: -0.1", "greater than or equal to 0"]),
+    (["fleet.availability=0"], ["fleet.availability: 0", "greater than 0"]),
+    (["fleet.availability=1.5"], ["fleet.availability: 1.5", "less than or equal to 1"]),
+    (["fleet.availability_period=0"], ["fleet.availability_period: 0", "greater than or equal to 0.001"]),
+    (["fleet.speed=5"], ["fleet.speed: 'speed' is not a setting", "did you mean speed_ratio", "uplink_mbps"]),
+]
+
+
+@pytest.mark.parametrize(("overrides", "words"), ERRORS, ids=lambda value: value[0])
+def test_bad_settings_are_refused_by_name(overrides: list[str], words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(InputError) as told:
+        Experiment.load(overrides=overrides)
+    shown = fedkeel("show", *overrides, cwd=tmp_path)
+    assert shown.returncode == 2
+    for word in words:
+        assert word in str(told.value)
+        assert word in " ".join(shown.stderr.split())
+
+
+def test_a_divisor_goes_with_any_link() -> None:
+    for link in ("uplink_mbps", "downlink_mbps"):
+        assert FleetSettings(bandwidth_divisor=100, **{link: 1}).bandwidth_divisor == 100
+    assert not FleetSettings(profile="a.csv", bandwidth_divisor=100).generated  # the trace may have links
+
+
+def test_everything_comes_back_from_yaml(tmp_path: Path) -> None:
+    fleet = {
+        "profile": "tiers",
+        "speed_ratio": 5.0,
+        "tiers": 4,
+        "fastest_job_seconds": 2.0,
+        "seconds_per_sample": 0.5,
+        "uplink_mbps": 1.0,
+        "downlink_mbps": 2.0,
+        "bandwidth_divisor": 3.0,
+        "latency_seconds": 0.1,
+        "dropout": 0.2,
+        "availability": 0.3,
+        "availability_period": 40.0,
+        "rho": 0.5,
+        "tau_max": 1,
+    }
+    experiment = Experiment(fleet=fleet, local={"epochs": 2})
+    (tmp_path / "e.yaml").write_text(experiment.to_yaml())
+    again = Experiment.load(tmp_path / "e.yaml").fleet
+    assert again == experiment.fleet
+    assert again.model_dump() == fleet
