@@ -31,9 +31,10 @@ from fedkeel.record.identity import identity
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Keeper
 from fedkeel.runner.result import own_model, save, score_clients, summarise, tests_clients
+from fedkeel.runner.scores import accuracies, client_scores
+from fedkeel.runner.simulation import Simulation, first_orders
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import Evaluation, RoundEnd, Simulation
-from fedkeel.runtime.clients import accuracies, client_scores
+from fedkeel.server.progress import Evaluation, RoundEnd
 
 
 @dataclass(frozen=True)
@@ -181,11 +182,11 @@ def _execute(
             history = folder.history()
         stop = stop or Stop()
         history += _follow(simulation, folder, progress, stop)
-        in_flight = simulation.flights.close()
+        rest = simulation.rest()
         if folder is not None:
-            folder.add_rest(simulation.round, in_flight, simulation.intake.refused)
+            folder.add_rest(simulation.round, *rest)
         summary = summarise(simulation, history, choice)
-        flat.load(simulation.server.evaluated, simulation.server.buffers)
+        flat.load(simulation.core.model.evaluated, simulation.core.model.buffers)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
             if stop.asked and tests_clients(simulation):
@@ -193,7 +194,7 @@ def _execute(
         tuned = score_clients(simulation, workshop, choice, summary, folder)
         if folder is not None:
             folder.finish(summary)
-        simulation.executor = None  # what is kept of the run needs no workers
+        simulation.release()  # what is kept of the run needs no workers
     where = folder.path if folder else None
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
 
@@ -222,12 +223,12 @@ def _follow(
 
 
 def _identity(simulation: Simulation) -> str:
-    return identity(simulation.data, simulation.server.layout, simulation.flights.fleet)
+    return identity(simulation.data, simulation.core.model.layout, simulation.world.flights.fleet)
 
 
 def _room(simulation: Simulation) -> int:
     """Bytes that a run needs for sure: the model, two checkpoints, and a third while it is written."""
-    server = simulation.server
+    server = simulation.core.model
     state = [server.state.w, server.buffers, *server.state.memory.values()]
     return 4 * sum(tensor.nbytes for tensor in state)
 
@@ -239,10 +240,9 @@ def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choi
     if asked.kind == "processes" and no_workers:
         raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
     alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
-    asks = workshop.executor(alone) if workshop.rule.survey else None
-    orders = Simulation(experiment, workshop.data, flat, asks).first_orders()
-    if asks is not None:
-        asks.close()
+    asks = workshop.executor(alone)
+    orders = first_orders(experiment, workshop.data, flat, asks)
+    asks.close()
     if asked.settled:
         return settle(workshop, asked, orders, experiment.rounds, fork=False)
     kept = place(experiment, workshop.data, workshop.module)

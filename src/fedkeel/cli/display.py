@@ -27,7 +27,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.data.statistics import mean_wasserstein
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.folder import SUMMARY
-from fedkeel.runtime import RoundEnd
+from fedkeel.server.progress import RoundEnd
 from fedkeel.world.fleet.profile import Fleet
 
 if TYPE_CHECKING:

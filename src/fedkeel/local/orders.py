@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.methods.types import Message
@@ -128,6 +129,15 @@ def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
     if whole.sums:
         raise FedkeelError("the client rule sends sums over all clients, which cannot be taken apart again")
     return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
+
+
+def assembled(uploads: Sequence[Trained]) -> Trained:
+    """Uploads of one client each as one; their sums are added up."""
+    rows, sums = zip(*(divided(upload.columns) for upload in uploads), strict=True)
+    longest = max(part["lr"].shape[1] for part in rows)
+    rates = {"lr": torch.cat([pad(part["lr"], (0, longest - part["lr"].shape[1])) for part in rows])}
+    together = {name: torch.cat([part[name] for part in rows]) for name in rows[0] if name != "lr"}
+    return Trained(together | rates | reduce(add, sums))
 
 
 def divergence(order: Order, trained: Trained, row: int) -> DivergenceError:

@@ -8,16 +8,16 @@ given is shared with others: it is read, never changed in place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fedkeel.config.section import Section
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
-from fedkeel.methods.types import Message, nbytes
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout, Part
 
 
@@ -38,8 +38,6 @@ class ClientRule(Section):
     """Whether `step` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
     limit: ClassVar[int | None] = None
     """Of a survey: how many steps it takes, unless it is the whole job."""
-    ragged: ClassVar[bool] = False
-    """Whether what it sends beside the weights is larger for some clients than for others."""
     recorded: ClassVar[tuple[str, ...]] = ()
     """Messages [m, 1] that are written down with the arrival of a job that got a fresh model."""
     finetune_epochs: ClassVar[int] = 0
@@ -110,9 +108,12 @@ class ClientRule(Section):
         """After the last step: (what goes up beside the weights, what the client keeps)."""
         return {}, job.kept
 
-    def weigh(self, messages: Message, count: int) -> Tensor:
-        """[m], bytes of what each of `count` clients sends beside its weights."""
-        return torch.full((count,), nbytes(messages) // count)
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """What goes up beside the weights, by the names of `end`'s messages and of `job.sums`.
+
+        Given what one client received. It is known before anything is trained, so that the upload's bytes are too.
+        """
+        return {}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ phi1 and phi2 from the last round's path at the base rate, which the rates then 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
@@ -27,7 +27,8 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Message, exact_sum
+from fedkeel.methods.types import Message, Sends, exact_sum
+from fedkeel.params import Layout
 
 GradientBatches = Literal[1, "full"]
 """What a gradient is taken of: the current mini-batch, or all the client's data."""
@@ -125,6 +126,11 @@ class EpochRecorder(ClientRule):
             _passed(job, w, torch.nonzero(last == epoch)[:, 0], epoch, 1)
         return {}, job.kept
 
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """Two vectors for each epoch."""
+        numbers = received["rates"].shape[-1] * layout.size
+        return {name: Sends(numbers, summed=True) for name in ("gradient", "way")}
+
 
 def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
     """Where clients stand, seen from their start, at the end (+) or the start (-) of an epoch, over its rate."""
@@ -173,6 +179,10 @@ class AggregatedRates(Control, EpochRecorder):
         """Nothing but sums."""
         return super().end(job, w, oracle) if self.survey is None else ({}, job.kept)
 
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """The same."""
+        return super().sends(layout, received) if self.survey is None else {}
+
 
 class PointGradients(ClientRule):
     """Answers with the gradients at L points that the server sent."""
@@ -195,6 +205,10 @@ class PointGradients(ClientRule):
         each = [exact_sum(gradient(point).reshape(-1, w.shape[-1])) for point in points.unbind(-2)]
         job.sums["gradient"] = torch.stack(each)
         return g
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """A vector for each point."""
+        return {"gradient": Sends(received["points"].numel(), summed=True)}
 
 
 def clipped(rates: Tensor, base: Tensor, floor: float, cap: float | None) -> Tensor:

@@ -8,6 +8,7 @@ gradient steps; Eq. 4, 5 and 11 print these gradients with errors, which `readin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
 from fedkeel.methods.slots import Chance, Proposals, Timing
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
@@ -144,10 +145,10 @@ class FreshMerge(Switches, Timing, ClientRule):
             kept |= self.learnt_table(job.kept, slot, job.epochs, reward)
         return {name: job.carry[name] for name in self.recorded}, kept
 
-    def weigh(self, messages: Message, count: int) -> Tensor:
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
         """Two numbers, beta and the reward; the others are for the record."""
-        numbers = 2 * messages["merge_weight"].element_size() if messages else 0
-        return torch.full((count,), numbers)
+        charged = ("merge_weight", "loss_after")
+        return {name: Sends(int(name in charged)) for name in self.recorded} if self.merges else {}
 
 
 class DynamicMixing(Switches, Proposals, ServerRule):

@@ -10,7 +10,7 @@ for three clients or more with large gradients is a maximum of J, and elsewhere 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -27,7 +27,7 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 
 Vector = NDArray[np.float64]
@@ -175,6 +175,10 @@ class SurveyGradient(ClientRule):
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Two numbers, or three."""
         return job.carry, job.kept
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """The same."""
+        return {name: Sends(1) for name in ("q", "h", *(["smoothness"] if "move" in received else []))}
 
 
 class EntropyRate(SmoothedRate):

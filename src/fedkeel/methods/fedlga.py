@@ -66,7 +66,7 @@ class GradientApproximation(UniformAverage):
     Goes with any client rule that stands alone; momentum and learning rates that change count as in `Updates.length`.
     """
 
-    numbers = 1  # E_i
+    reports = ("epochs",)  # E_i
 
     reading: Reading = "practical"
     """The added part's size, capped; or as printed, which reverses stragglers and stops when it runs away."""

@@ -24,7 +24,7 @@ class NormalisedAverage(ServerRule):
     Goes with any client rule that stands alone; the authors' proximal variant is `client: fedprox` with mu = .005.
     """
 
-    numbers = 2  # a_i and K_i
+    reports = ("length", "steps")  # a_i and K_i
 
     server_lr: PositiveFloat = 1.0
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -16,7 +17,7 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 
 Form = Literal["paper", "fedjax"]
@@ -43,6 +44,10 @@ class FrozenMomentum(ClientRule):
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Sends the gradient of all local data at the old server model."""
         return {"gradient": oracle.full_grad(job.start)}, job.kept
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """A vector."""
+        return {"gradient": Sends(layout.size)}
 
 
 class MomentumAverage(Average):

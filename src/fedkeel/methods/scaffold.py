@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -15,7 +16,7 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 
 
@@ -42,6 +43,10 @@ class ControlledSGD(ClientRule):
         else:
             new = job.kept["c"] - job.received["c"] + (job.start - w) / job.length
         return {"c": new - job.kept["c"]}, {"c": new}
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """A vector."""
+        return {"c": Sends(layout.size)}
 
 
 class ControlledAverage(ServerRule):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -10,6 +11,20 @@ from torch import Tensor
 
 Message = Mapping[str, Tensor]
 """Named tensors that travel, or that a client keeps; what travels is charged byte for byte."""
+
+
+@dataclass(frozen=True)
+class Sends:
+    """How much goes up from a client under one name, beside its weights."""
+
+    numbers: int
+    nbytes: int | None = None
+    """Of each number, where that is fixed; else they are as wide as the weights are on their way."""
+    each_class: bool = False
+    """Whether it is so much for each class that the client's labels hold."""
+    summed: bool = False
+    """Whether only the sum over clients is wanted (`Job.sums`)."""
+
 
 Weighting = Literal["samples", "uniform"]
 """Of clients in a mean: by their numbers of samples, or all alike."""

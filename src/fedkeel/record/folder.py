@@ -24,8 +24,8 @@ from fedkeel.record.checkpoints import Checkpoints, Loaded
 from fedkeel.record.durable import sync_folder
 from fedkeel.record.lock import BusyError, lock
 from fedkeel.record.rows import START, Rows, line, lines
-from fedkeel.runtime import CLASSES
-from fedkeel.runtime.progress import Evaluation, RoundEnd
+from fedkeel.runner.simulation import CLASSES
+from fedkeel.server.progress import Evaluation, RoundEnd
 
 EXPERIMENT, SUMMARY, ACCURACIES = "experiment.yaml", "summary.json", "client_accuracy.jsonl"
 ROWS = ("history", "clients", "rounds", "unfinished", "refused")

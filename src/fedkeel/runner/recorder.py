@@ -7,8 +7,9 @@ from time import perf_counter
 
 from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.record.folder import RunFolder
+from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import RoundEnd, Simulation
+from fedkeel.server.progress import RoundEnd
 
 
 class Keeper(AbstractContextManager["Keeper"]):
@@ -54,8 +55,7 @@ class Keeper(AbstractContextManager["Keeper"]):
         if not isinstance(error, FedkeelError) or isinstance(error, StoppedError):
             return
         with suppress(FedkeelError):  # what led to it, unless the disk is to blame
-            rest = self._simulation.flights.close(), self._simulation.intake.refused
-            self._folder.add_rest(self._simulation.round, *rest)
+            self._folder.add_rest(self._simulation.round, *self._simulation.rest())
         if self._folder.way_on not in str(error):
             stands = self._folder.last if isinstance(error, DivergenceError) else self._folder.standing
             error.args = (f"{error}; {stands}",)

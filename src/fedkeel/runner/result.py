@@ -18,16 +18,19 @@ from fedkeel.local.executors.choose import Choice
 from fedkeel.methods.finetune import FineTuning
 from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
-from fedkeel.runtime import Evaluation, Simulation
-from fedkeel.runtime.clients import Model, accuracies, client_scores, finetuned, spread
+from fedkeel.runner.scores import Model, accuracies, client_scores, finetuned, spread
+from fedkeel.runner.simulation import Simulation
+from fedkeel.server.progress import Evaluation
 
 
 def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
     """The global model; where there is none, the global header and the models of all clients that took part."""
-    if simulation.server.client_rule.global_model:
+    if simulation.core.model.client_rule.global_model:
         folder.save("model", module.state_dict())
         return
-    folder.save("header", {n: t for n, t in module.state_dict().items() if n in simulation.server.layout.head_names})
+    folder.save(
+        "header", {n: t for n, t in module.state_dict().items() if n in simulation.core.model.layout.head_names}
+    )
     own = {client: own_model(simulation, module, client).state_dict() for client in simulation.took_part}
     folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
 
@@ -43,7 +46,7 @@ def tests_clients(simulation: Simulation) -> bool:
     """Whether clients' own models are tested at the end."""
     experiment = simulation.experiment
     asked = experiment.evaluate_clients or experiment.finetune_epochs > 0
-    return asked or not simulation.server.client_rule.global_model
+    return asked or not simulation.core.model.client_rule.global_model
 
 
 def score_clients(
@@ -77,7 +80,9 @@ def _finetuned(
     executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
     last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
     rate = experiment.finetune.lr or last
-    lr = torch.full((epochs,), rate, dtype=simulation.server.state.w.dtype, device=simulation.server.state.w.device)
+    lr = torch.full(
+        (epochs,), rate, dtype=simulation.core.model.state.w.dtype, device=simulation.core.model.state.w.device
+    )
     models = [(client, simulation.own(client)) for client in clients]
     lost: list[int] = []
 
@@ -109,27 +114,27 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Cho
         "per_round": experiment.participants,
         "seed": experiment.seed,
         "rounds": last.round,
-        "tested": "global model" if simulation.server.client_rule.global_model else "clients' own models",
+        "tested": "global model" if simulation.core.model.client_rule.global_model else "clients' own models",
         "final_accuracy": last.accuracy,
         "best_accuracy": max(e.accuracy for e in history),
         "final_loss": last.loss,
         "target_accuracy": target,
         "rounds_to_target": reached.round if reached else None,
-        "virtual_seconds": simulation.flights.now,
+        "virtual_seconds": simulation.world.now,
         "virtual_seconds_to_target": reached.virtual_seconds if reached else None,
         "updates_to_target": reached.updates if reached else None,
         "bytes_to_target": reached.bytes_up + reached.bytes_down if reached else None,
-        "bytes_up": simulation.ledger.bytes_up,
-        "bytes_down": simulation.ledger.bytes_down,
-        "updates": simulation.ledger.updates,
-        "updates_refused": simulation.ledger.refused,
-        "uploads_turned_away": simulation.ledger.turned_away,
-        "jobs_lost": simulation.flights.lost,
-        "jobs_in_flight": simulation.flights.left,
+        "bytes_up": simulation.core.ledger.bytes_up,
+        "bytes_down": simulation.core.ledger.bytes_down,
+        "updates": simulation.core.ledger.updates,
+        "updates_refused": simulation.core.ledger.refused,
+        "uploads_turned_away": simulation.core.ledger.turned_away,
+        "jobs_lost": simulation.core.ledger.lost,
+        "jobs_in_flight": simulation.core.ledger.left,
         "wall_seconds": simulation.wall_seconds,
-        "seconds_per_round_median": float(np.median(simulation.ledger.round_seconds)),
-        "samples_per_second": simulation.ledger.samples / simulation.ledger.seconds,
-        "parameters": simulation.server.layout.size,
+        "seconds_per_round_median": float(np.median(simulation.round_seconds)),
+        "samples_per_second": simulation.core.ledger.samples / simulation.seconds,
+        "parameters": simulation.core.model.layout.size,
         "executor": choice.settings.model_dump(),
         "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
         "device": experiment.device,

@@ -10,22 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.local.orders import Trained
-from fedkeel.runtime.flights import Flight
+from fedkeel.server.clients import Landed
 
 Columns = dict[str, list[Any]]
 """By the names of `Arrival`'s fields."""
 
 
 def columns(
-    flights: Sequence[Flight],
-    sizes: NDArray[np.int64],
-    trained: Trained,
+    landed: Sequence[Landed],
+    samples: NDArray[np.int64],
+    upload: Trained,
     weights: Sequence[float | None],
-    bytes_up: Sequence[int],
     version: int,
 ) -> Columns:
     """What every arrival has; `version` is that of the model which they meet."""
-    orders = [flight.order for flight in flights]
+    orders, trips = [each.order for each in landed], [each.trip for each in landed]
     epochs = [order.epochs for order in orders]
     return {
         "client": [order.client for order in orders],
@@ -33,28 +32,28 @@ def columns(
         "start_version": [order.version for order in orders],
         "staleness": [version - order.version for order in orders],
         "epochs": epochs,
-        "steps": trained.steps.tolist(),
-        "samples": sizes[[order.client for order in orders]].tolist(),
-        "learning_rates": readable(trained.lr, epochs),
+        "steps": upload.steps.tolist(),
+        "samples": samples[[order.client for order in orders]].tolist(),
+        "learning_rates": readable(upload.lr, epochs),
         "weight": [*weights],
-        "train_loss": trained.loss.tolist(),
-        "bytes_up": [*bytes_up],
-        "bytes_down": [flight.bytes_down for flight in flights],
-        "dispatched": [flight.dispatched for flight in flights],
-        "began": [flight.began for flight in flights],
-        "finished": [flight.finished for flight in flights],
-        "arrived": [flight.arrives for flight in flights],
+        "train_loss": upload.loss.tolist(),
+        "bytes_up": [each.sent.upload_bytes + each.sent.bytes_up for each in landed],
+        "bytes_down": [each.sent.bytes_down for each in landed],
+        "dispatched": [trip.dispatched for trip in trips],
+        "began": [trip.began for trip in trips],
+        "finished": [trip.finished for trip in trips],
+        "arrived": [trip.arrives for trip in trips],
     }
 
 
-def merging(flights: Sequence[Flight]) -> Columns:
+def merging(landed: Sequence[Landed]) -> Columns:
     """What those have that got a fresh model."""
-    got = [(flight, flight.merged is not None) for flight in flights]
+    got = [(each.order, each.trip.merged is not None) for each in landed]
     return {
-        "slot": [flight.order.slot if merged else None for flight, merged in got],
-        "fresh_version": [flight.order.fresh_version if merged else None for flight, merged in got],
-        "asked": [flight.asked for flight in flights],
-        "merged": [flight.merged for flight in flights],
+        "slot": [order.slot if merged else None for order, merged in got],
+        "fresh_version": [order.fresh_version if merged else None for order, merged in got],
+        "asked": [each.trip.asked for each in landed],
+        "merged": [each.trip.merged for each in landed],
     }
 
 
