@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
     from fedkeel.runner.stopping import Stop
+    from fedkeel.server.progress import Arrival, Evaluation, RoundEnd
 
 __all__ = [
-    "DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "Stop", "StoppedError",
-    "resume", "run",
+    "Arrival", "DivergenceError", "Evaluation", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result",
+    "RoundEnd", "Stop", "StoppedError", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ _HOMES = {
     "data.federated": ("FederatedData",),
     "config.experiment": ("Experiment",),
     "runner.stopping": ("Stop",),
+    "server.progress": ("Arrival", "Evaluation", "RoundEnd"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

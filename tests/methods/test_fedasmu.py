@@ -350,7 +350,9 @@ def test_what_a_device_sends_keeps_and_is_charged_for() -> None:
     messages, after = rule.end(replace(begun, carry=carry), w, Bowls(np.zeros(D), np.ones(D)))  # type: ignore[arg-type]
     assert tuple(messages) == rule.recorded == NAMES
     assert after["gamma"].tolist() == [[4.0]] * 3
-    assert rule.weigh(messages, 3).tolist() == [8, 8, 8]  # two numbers of four bytes
+    sends = rule.sends(LAYOUT, {})
+    assert tuple(sends) == NAMES
+    assert sum(each.numbers for each in sends.values()) == 2  # the others are for the record
 
 
 @pytest.mark.parametrize("ablation", ["FA", "0", 0])
@@ -360,7 +362,7 @@ def test_without_merges_nothing_is_asked_sent_or_kept(ablation: Any) -> None:
     assert rule.asks_after({}, {}, 10, (0.0, 0.0)) == 0
     begun = rule.begin(job(w, {}), None)  # type: ignore[arg-type]
     assert rule.end(begun, w, None) == ({}, {})  # type: ignore[arg-type]
-    assert rule.weigh({}, 2).tolist() == [0, 0]
+    assert rule.sends(LAYOUT, {}) == {}
 
 
 def test_phi_stays_finite_and_gamma_can_come_back_from_zero() -> None:

@@ -9,12 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel import Experiment, run
+from fedkeel import Experiment, RoundEnd, run
 from fedkeel.errors import DivergenceError
 from fedkeel.methods import ServerState, Updates
 from fedkeel.methods.fedlga import GradientApproximation, Reading, approximate_update
 from fedkeel.params import Layout
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.commands import fedkeel
 from tests.helpers.federation import BATCH, EXECUTORS, LR, SIZES, Vector

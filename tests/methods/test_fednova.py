@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel import Experiment, FederatedData, InputError, Result, run
+from fedkeel import Experiment, FederatedData, InputError, Result, RoundEnd, run
 from fedkeel.local.loop import Step, train
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.fednova import NormalisedAverage
@@ -16,7 +16,6 @@ from fedkeel.methods.fedprox import Proximal
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.server import ServerRule, ServerState
 from fedkeel.params import Layout
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
 

@@ -66,7 +66,7 @@ Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
 class Core(Stateful):
     """Takes events, returns commands. Between two rounds, its snapshot is all that it remembers."""
 
-    saved = ("round", "over", "wave", "jobs", "_tested", "_in_vain")
+    saved = ("round", "over", "wave", "jobs", "_tested", "_in_vain", "_now")
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class Core(Stateful):
         said = upload.messages if trip.merged is not None else {}
         recorded = {name: float(said[name][0]) for name in self.model.client_rule.recorded if name in said}
         self.log.arrived([landed], self._samples, upload, [receipt.weight], version)
-        self.log.received(receipt, {**recorded, **receipt.notes})
+        self.log.received(landed, receipt, {**recorded, **receipt.notes})
         self._keep(upload)
         self._arrived.append(landed)
         self._in_vain = 0

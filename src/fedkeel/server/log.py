@@ -44,11 +44,10 @@ class Log(Stateful):
         """Updates were taken in; `version` is that of the model which they met."""
         for name, column in columns(landed, samples, upload, weights, version).items():
             self.told.setdefault(name, []).extend(column)
-        self._last = landed
 
-    def received(self, receipt: Receipt, notes: Mapping[str, float]) -> None:
+    def received(self, landed: Landed, receipt: Receipt, notes: Mapping[str, float]) -> None:
         """The last of them was received at once."""
-        more = merging(self._last) | {"accepted": [receipt.accepted], "notes": [dict(notes) or None]}
+        more = merging([landed]) | {"accepted": [receipt.accepted], "notes": [dict(notes) or None]}
         for name, column in more.items():
             self.told.setdefault(name, []).extend(column)
         if receipt.earlier:

@@ -145,9 +145,10 @@ class Simulated(Stateful):
         self._choose_slots(orders, clients)
         for flight in self._flights_of(command, clients, self._survey_seconds(clients)):
             self.flights.launch(flight)
-            if not flight.asks:
+            if not flight.asks and self._core.pace.at_once:  # else a round is trained as a whole
                 self.desk.add(flight)
-        self._surveys, self._answer_bytes = 0, 0
+        self._surveys = self._asked = 0
+        self._answer_bytes = 0
         return []
 
     def _choose_slots(self, orders: Sequence[Order], clients: NDArray[np.int64]) -> None:

@@ -22,7 +22,7 @@ from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
-from fedkeel.runtime import Simulation
+from fedkeel.runner.simulation import first_orders
 
 LOCAL = {"batch_size": 4, "epochs": 2}
 
@@ -252,7 +252,8 @@ class Once(ClientRule):
 def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypatch: pytest.MonkeyPatch) -> None:
     way = ExecutorSettings(kind="vectorised", stack=4, channels_last=False)
     shop = Workshop(dense(), data(), ClientRule(), Experiment(local={**LOCAL, "lr": lr}).local, 0)
-    orders = Simulation(Experiment(local={**LOCAL, "lr": lr}, clients=6), data(), FlatModel(dense())).first_orders()
+    asked = Experiment(local={**LOCAL, "lr": lr}, clients=6)
+    orders = first_orders(asked, data(), FlatModel(dense()), shop.executor(ExecutorSettings(kind="serial", stack=0)))
     assert objection(shop, way, orders) is None
     assert "message/x after one step" in str(objection(replace(shop, rule=Once()), way, orders))
     monkeypatch.setattr(DenseGradient, "_sweep", lambda s, w, *m: (TRUE(s, w, *m), m[-2].mul_(2), m[-2].sub_(w))[0])
