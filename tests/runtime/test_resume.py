@@ -503,7 +503,7 @@ FOLLOWS: dict[str, set[str]] = {
     "Simulation": {"_started", "_begun"},  # real times
     "Desk": {"_results", "executor"},  # saved as `results`; has no state of its own
     "AtWork": {"versions", "held"},  # follow from what was sent
-    "Core": {"_arrived", "_taking", "_again", "_cancelled", "_wave"},  # empty between rounds
+    "Core": {"_arrived", "_taking", "_again", "_cancelled"},  # empty between rounds
     "Flights": {"queue"},  # saved with what it holds
     "Log": {"told", "models"},  # empty between rounds
     "Simulated": {"_asked", "_answer_bytes"},  # of the dispatch before

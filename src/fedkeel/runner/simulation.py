@@ -20,7 +20,7 @@ from fedkeel.params import FlatModel
 from fedkeel.runner.scores import client_scores, local_accuracy, mean_score
 from fedkeel.server import events as ev
 from fedkeel.server.clients import Sent
-from fedkeel.server.core import Core, Plans
+from fedkeel.server.core import Core
 from fedkeel.server.gate import Gate
 from fedkeel.server.log import divergence
 from fedkeel.server.model import GlobalModel
@@ -28,6 +28,7 @@ from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
 from fedkeel.server.progress import Evaluation, RoundEnd
 from fedkeel.server.sampling import draw
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.waves import Plans
 from fedkeel.wire.sizes import Sizes
 from fedkeel.world.desk import Desk
 from fedkeel.world.fleet.profile import Fleet
@@ -86,7 +87,7 @@ class Simulation(Stateful):
     def rounds(self) -> Iterator[RoundEnd]:
         """Run to the end, one item a round; whoever takes one may take a snapshot before the next."""
         self._begun = perf_counter()
-        if not self.core.wave:
+        if not self.core.waves.number:
             self._started = self._begun
             self.world.carry_out(ev.WakeMe(ev.When.NOW))
         if self.over:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.orders import Order, Trained, assembled
-from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, View
-from fedkeel.methods.types import Message, nbytes
+from fedkeel.methods.server import View
 from fedkeel.server import events as ev
 from fedkeel.server.clients import AtWork, Landed, Sent
 from fedkeel.server.gate import Gate, Refusal
@@ -21,8 +18,8 @@ from fedkeel.server.ledger import Ledger
 from fedkeel.server.log import Log, divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Pace
-from fedkeel.server.sampling import Draw
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.waves import Drawing, Plans, Wave, Waves
 from fedkeel.wire.sizes import Sizes
 
 STARVED = 1000
@@ -30,43 +27,10 @@ STARVED = 1000
 jobs, or ten times as many as there are clients."""
 
 
-@dataclass(frozen=True)
-class Plans:
-    """What is asked of every job, and when a run is over."""
-
-    epochs: int
-    lr: float
-    lr_decay: float
-    rounds: int
-    evaluate_every: int
-    within: float | None
-    """Seconds that a job of a round may take."""
-    keep_models: bool
-    """Whether models are to be tested as they come back."""
-
-
-@dataclass(eq=False)
-class Wave:
-    """Jobs in preparation: the server may ask their clients first."""
-
-    orders: list[Order]
-    clients: NDArray[np.int64]
-    draws: NDArray[np.int64] | None
-    due: int
-    plan: Plan
-    down: NDArray[np.int64]
-    """[m], bytes of surveys."""
-    up: NDArray[np.int64]
-
-
-Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
-"""Who takes part, given the wave's number, how many are wanted, and who is free."""
-
-
 class Core(Stateful):
     """Takes events, returns commands. Between two rounds, its snapshot is all that it remembers."""
 
-    saved = ("round", "over", "wave", "jobs", "_tested", "_in_vain", "_now")
+    saved = ("round", "over", "_tested", "_in_vain", "_now")
 
     def __init__(
         self,
@@ -80,7 +44,8 @@ class Core(Stateful):
     ) -> None:
         """`samples` [N] are all clients'."""
         self._plans, self.pace, self.model, self.gate, self._sizes = plans, pace, model, gate, sizes
-        self._samples, self._draw = samples, draw
+        self._samples = samples
+        self.waves = Waves(plans, pace.wanted, model, sizes, samples, draw)
         self.ledger = Ledger()
         self.log = Log()
         self.at_work = AtWork()
@@ -88,15 +53,10 @@ class Core(Stateful):
         """The one that is going on."""
         self.over = False
         """Whether there is none after the last one that was told."""
-        self.wave = 0
-        """Dispatches so far."""
-        self.jobs = 0
-        """So far."""
         self._in_vain = 0
         self._tested = False
         """Whether the model as it is after the last round was tested."""
         self._now = 0.0
-        self._wave: Wave | None = None
         self._arrived: list[Landed] = []
         """Of this round: whose uploads are taken in, or wait for that."""
         self._taking: list[Landed] = []
@@ -104,7 +64,7 @@ class Core(Stateful):
         self._again = self._cancelled = False
         self._handlers: dict[type, Callable[[Any], list[ev.Command]]] = {
             ev.Wake: self._wake,
-            ev.Answered: lambda event: self._follow(event.answers),
+            ev.Answered: lambda event: self._dispatch(self.waves.go_on(event.answers)),
             ev.Asked: self._ask,
             ev.Arrived: self._arrive,
             ev.Delivered: self._take,
@@ -125,76 +85,26 @@ class Core(Stateful):
     # Dispatches.
 
     def _wake(self, event: ev.Wake) -> list[ev.Command]:
-        """Draw clients and make their jobs."""
+        """Draw clients and prepare their jobs."""
         due = self.pace.due(len(self.at_work))
         if due:
-            self.wave += 1
-            clients, draws = self._draw(self.wave, due, event.free)
+            clients, draws = self.waves.draw(due, event.free)
             if len(clients):
-                return self._prepare(clients, draws, due)
+                return self._dispatch(self.waves.begin(clients, draws, due, self.round, self.ledger.updates))
             if not self.at_work:
                 self._waited_in_vain(STARVED)
         return [*self.pace.after_dispatch(0, due, len(self.at_work))]
 
-    def _prepare(self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, due: int) -> list[ev.Command]:
-        plans, model, wanted = self._plans, self.model, self.pace.wanted
-        progress = Progress(model.version, self.ledger.updates, plans.rounds * wanted, wanted)
-        epochs, rate = model.rule.work(plans.epochs, plans.lr * plans.lr_decay ** (self.round - 1), progress)
-        w = model.state.w
-        lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
-        counted = None if draws is None else torch.from_numpy(draws).to(w.device)
-        cohort = Cohort(torch.from_numpy(self._samples[clients][:, None]).to(w.device), lr, counted)
-        orders = [
-            Order(
-                job=self.jobs + number,
-                client=client,
-                round=self.round,
-                epochs=epochs,
-                start=w,
-                buffers=model.buffers,
-                lr=lr,
-                received=model.rule.send(model.state, client),
-                kept={},
-                wave=self.wave,
-                version=model.version,
-            )
-            for number, client in enumerate(clients.tolist(), 1)
-        ]
-        self.jobs += len(orders)
-        nothing = np.zeros(len(orders), dtype=np.int64)
-        self._wave = Wave(orders, clients, draws, due, model.rule.plan(model.state, cohort), nothing, nothing)
-        return self._follow(None)
-
-    def _follow(self, answers: Answers | None) -> list[ev.Command]:
-        """Go on with the server rule's plan for a wave: another survey, or the jobs."""
-        wave = self._wave
-        assert wave is not None
-        try:
-            question = wave.plan.send(answers)  # type: ignore[arg-type]
-        except StopIteration as end:
-            self.model.state, brief = end.value
-            self._wave = None
-            return self._send(wave, brief)
-        if self.model.client_rule.survey is None:
-            raise FedkeelError("the server rule asks before training, but the client rule answers no survey")
-        told = _rows(question, len(wave.orders))
-        up = self._sizes.answers(wave.clients, {**wave.orders[0].received, **told[0]})
-        wave.down = wave.down + np.array([nbytes(each) for each in told])
-        wave.up = wave.up + up
-        return [ev.Survey(wave.orders, told, up)]
-
-    def _send(self, wave: Wave, brief: Brief) -> list[ev.Command]:
-        """The wave's jobs are at work."""
-        orders = wave.orders
-        for order, more in zip(orders, _rows(brief, len(orders)), strict=True):
-            order.received = {**order.received, **more} if more else order.received
-        down = wave.down + np.array([self._sizes.down + nbytes(order.received) for order in orders])
-        up = self._sizes.uploads(wave.clients, orders[0].received)
-        draws = [1] * len(orders) if wave.draws is None else wave.draws.tolist()
+    def _dispatch(self, step: ev.Survey | Wave) -> list[ev.Command]:
+        """Ask clients first, or send them their jobs."""
+        if isinstance(step, ev.Survey):
+            return [step]
+        orders, down, up = step.orders, step.down, step.uploads
+        draws = [1] * len(orders) if step.draws is None else step.draws.tolist()
         self.ledger.bytes_down += int(down.sum())
-        self.ledger.bytes_up += int(wave.up.sum())
-        self.at_work.begin(map(Sent, orders, draws, down.tolist(), wave.up.tolist(), up.tolist()))
-        after = self.pace.after_dispatch(len(orders), wave.due, len(self.at_work))
+        self.ledger.bytes_up += int(step.up.sum())
+        self.at_work.begin(map(Sent, orders, draws, down.tolist(), step.up.tolist(), up.tolist()))
+        after = self.pace.after_dispatch(len(orders), step.due, len(self.at_work))
         return [ev.Send(orders, down, up, self._plans.within), *after]
 
     # What clients ask for and send.
@@ -427,9 +337,5 @@ class Core(Stateful):
             "ledger": self.ledger,
             "at_work": self.at_work,
             "log": self.log,
+            "waves": self.waves,
         }
-
-
-def _rows(brief: Brief, count: int) -> list[Message]:
-    """What each of so many clients is told."""
-    return [{**brief.shared, **{name: each[row] for name, each in brief.each.items()}} for row in range(count)]
