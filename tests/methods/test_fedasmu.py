@@ -25,7 +25,7 @@ from fedkeel.methods.fedasmu import (
 )
 from fedkeel.methods.mixing import TINY, freshness, importance, own_displacement
 from tests.helpers import arrivals
-from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, job, upload
+from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, fresh_model, job, upload
 from tests.helpers.federation import N, Vector
 
 lambdas, sigmas, iotas = st.floats(0.01, 20), st.floats(0, 4), st.floats(0, 1)
@@ -247,7 +247,7 @@ def test_a_constant_gradient_is_found_exactly_whatever_was_merged(
             w = w - lr * velocity
     merged: dict[str, Any] = {
         "slot": torch.tensor([[slot]]),
-        "fresh": arrivals.vector(fresh)[None],
+        "fresh": fresh_model(arrivals.vector(fresh)[None], 6),
         "momentum": momentum,
     }
     update = arrivals.arrival(
@@ -276,14 +276,11 @@ def test_the_ablated_server_weighs_as_fedasync_does() -> None:
 # The device.
 
 
-def merge(rule: FreshMerge, w: Tensor, fresh: Tensor, oracle: Any, rows: Tensor | None, kept: Any) -> Any:
-    """A refresh of version 6 into jobs that started from 2 (and 3, 4, ... in a stack), in the code's count from 0."""
-    version = torch.full_like(w[..., :1], 2, dtype=torch.int64)
-    if rows is not None:
-        version += torch.arange(len(w))[:, None]
-    told = {"version": version, "fresh": fresh, "fresh_version": torch.full_like(version, 6)}
-    begun = rule.begin(job(w, kept, **told), oracle)
-    return rule.refresh(begun, w, oracle, rows)
+def merge(rule: FreshMerge, w: Tensor, fresh: Tensor, oracle: Any, kept: Any) -> Any:
+    """A refresh of version 6 into jobs that started from 2, 3, 4, ..., in the code's count from 0."""
+    version = torch.arange(2, 2 + len(w))[:, None]
+    begun = rule.begin(job(w, kept, version=version, fresh=fresh_model(fresh, 6)), oracle)
+    return rule.refresh(begun, w, oracle)
 
 
 def by_hand(
@@ -322,7 +319,7 @@ def test_a_merge_by_hand_alone_and_in_a_stack(reading: Any, reward: Any, lr: flo
         "gamma": torch.tensor([[2.0], [3.0], [0.5]]).double(),
         "upsilon": torch.tensor([[0.1], [0.9], [0.0]]).double(),
     }
-    stack = merge(rule, torch.tensor(w)[rows], torch.tensor(fresh)[rows], oracle, rows, kept)
+    stack = merge(rule, torch.tensor(w)[rows], torch.tensor(fresh)[rows], oracle.pick(rows), kept)
     for place, row in enumerate(rows.tolist()):
         numbers = 2 + place, float(kept["gamma"][place]), float(kept["upsilon"][place])
         expected = by_hand(rule, w[row], fresh[row], centres[row], curves[row], *numbers)
@@ -330,15 +327,14 @@ def test_a_merge_by_hand_alone_and_in_a_stack(reading: Any, reward: Any, lr: flo
         np.testing.assert_allclose([float(stack.notes[name][place]) for name in NAMES], expected, rtol=1e-12)
     alone = merge(
         rule,
-        torch.tensor(w[3]),
-        torch.tensor(fresh[3]),
-        Bowls(centres[3], curves[3]),
-        None,
-        {name: tensor[0] for name, tensor in kept.items()},
+        torch.tensor(w[3:]),
+        torch.tensor(fresh[3:]),
+        Bowls(centres[3:], curves[3:]),
+        {name: tensor[:1] for name, tensor in kept.items()},
     )
     for name in NAMES:
-        assert alone.notes[name].shape == (1,)
-        np.testing.assert_allclose(alone.notes[name], stack.notes[name][0], rtol=1e-12)
+        assert alone.notes[name].shape == (1, 1)
+        np.testing.assert_allclose(alone.notes[name], stack.notes[name][:1], rtol=1e-12)
 
 
 def test_what_a_device_sends_keeps_and_is_charged_for() -> None:
@@ -357,8 +353,8 @@ def test_what_a_device_sends_keeps_and_is_charged_for() -> None:
 
 @pytest.mark.parametrize("ablation", ["FA", "0", 0])
 def test_without_merges_nothing_is_asked_sent_or_kept(ablation: Any) -> None:
-    rule, w = FreshMerge(ablation=ablation), torch.zeros(D)
-    assert rule.initial(w, w[:0]) == {}
+    rule, w = FreshMerge(ablation=ablation), torch.zeros(1, D)
+    assert rule.initial(w[0], w[0, :0]) == {}
     assert rule.asks_after({}, {}, 10, (0.0, 0.0)) == 0
     begun = rule.begin(job(w, {}), None)  # type: ignore[arg-type]
     assert rule.end(begun, w, None) == ({}, {})  # type: ignore[arg-type]

@@ -52,18 +52,18 @@ class Followed(ClientRule):
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Goes on with the past of the last job."""
-        rate = torch.ones_like(job.lr[..., :1])
+        rate = torch.ones_like(job.lr[:, :1])
         if self.dynamic_rate and "delay" in job.received:
             rate = widened(job.received["delay"])
         return replace(job, carry={**job.kept, "rate": rate})
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
         """r (s - s_prev + h)"""
-        before, past = job.carry["s"], job.carry["h"]
+        before, past, rate = job.carry["s"], job.carry["h"], job.carry["rate"]
         s = oracle.grad(w).add_(w - job.start, alpha=self.lam)
         h = self.h_decay * past + (1 - self.h_decay) * before
-        job.carry["s"], job.carry["h"] = s, h
-        return job.carry["rate"] * (s - before + (past if self.late else h))
+        direction = rate * (s - before + (past if self.late else h))
+        return direction, replace(job, carry={"s": s, "h": h, "rate": rate})
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Keeps its past."""

@@ -159,18 +159,18 @@ class SurveyGradient(ClientRule):
         """Where gradients are of all the data."""
         return self.gradient_batches == "full"
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
         """At the global model."""
         first = oracle.grad(w)
         gradient = oracle.full_grad if self.gradient_batches == "full" else oracle.grad
         g = oracle.full_grad(w) if self.gradient_batches == "full" else first
-        job.carry["q"], job.carry["h"] = (w * g).sum(-1, keepdim=True), g.square().sum(-1, keepdim=True)
+        carry = {"q": (w * g).sum(-1, keepdim=True), "h": g.square().sum(-1, keepdim=True)}
         if "move" in job.received:
             move = job.received["move"]
             moved = move.norm(dim=-1, keepdim=True)
             change = (g - gradient(w - move)).norm(dim=-1, keepdim=True)
-            job.carry["smoothness"] = torch.where(moved > 0, change / moved, torch.zeros_like(change))
-        return first
+            carry["smoothness"] = torch.where(moved > 0, change / moved, torch.zeros_like(change))
+        return first, replace(job, carry=carry)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Two numbers, or three."""
@@ -196,9 +196,7 @@ class EntropyRate(SmoothedRate):
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The server sends eta_star."""
-        begun = replace(job, carry={})
-        rate = self._smooth(begun, job.lr[..., :1], job.received["rate"])
-        return replace(begun, lr=rate.expand(job.lr.shape))
+        return self.smoothed(job, job.received["rate"])
 
 
 class EntropyAverage(Average):

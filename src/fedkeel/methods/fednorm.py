@@ -46,13 +46,15 @@ class SmoothedRate(ClientRule):
         """No rate yet."""
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}
 
-    def _smooth(self, job: Job, base: Tensor, star: Tensor) -> Tensor:
-        """The rate [..., 1] to use; carries the smoothed one."""
+    def smoothed(self, job: Job, star: Tensor) -> Job:
+        """The job at its smoothed rate, which it carries, in all epochs."""
+        base = job.lr[:, :1]
         before = torch.where(job.kept["round"] > 0, job.kept["rate"], base)
         times = job.round - job.kept["round"] if self.smoothing == "round" else torch.ones_like(job.round)
         gamma = (self.gamma ** times.double()).to(base)
-        job.carry["rate"] = rate = gamma * before + (1 - gamma) * star
-        return rate if self.cap is None else torch.minimum(rate, self.cap * base)
+        rate = gamma * before + (1 - gamma) * star
+        used = rate if self.cap is None else torch.minimum(rate, self.cap * base)
+        return replace(job, lr=used.expand(job.lr.shape), carry={"rate": rate})
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Keeps the smoothed rate."""
@@ -71,18 +73,18 @@ class NormRate(SmoothedRate):
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The rate is set in the first step, of whose mini-batch the gradient is."""
-        return replace(job, lr=job.lr.clone(), carry={"rate": torch.zeros_like(job.lr[..., :1])})
+        return replace(job, carry={"rate": torch.zeros_like(job.lr[:, :1])})
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
         """All clients begin their first epoch in the first step."""
         g = oracle.grad(w)
         if bool((oracle.begins == 0).any()):
-            star = torch.zeros_like(job.lr[..., :1])
+            star = torch.zeros_like(job.lr[:, :1])
             if self.reading == "practical":
                 dot, square = -(g * job.received["move"]).sum(-1, keepdim=True), g.square().sum(-1, keepdim=True)
                 star = norm_learning_rate(dot, square, self.beta).clamp(0, self.eta_max)
-            job.lr[:] = self._smooth(job, job.lr[..., :1].clone(), star)
-        return job.course.direction(g, w)
+            job = self.smoothed(job, star)
+        return job.course.direction(g, w), job
 
 
 class MovingAverage(Average):

@@ -28,7 +28,7 @@ class Proximal(ClientRule):
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The term's gradient is a pull towards the start."""
-        return replace(job, course=Course(pull=torch.full_like(job.lr[..., :1], self.pull), anchor=job.start))
+        return replace(job, course=Course(pull=torch.full_like(job.lr[:, :1], self.pull), anchor=job.start))
 
 
 fedprox = method(

@@ -21,7 +21,7 @@ class RoundMerge(FreshMerge):
     """FedASMU's merge, whose weight falls with the rounds."""
 
     def root(self, job: Job) -> Tensor:
-        """The round from 1, [..., 1]."""
+        """The round from 1, [k, 1]."""
         return job.round.double()
 
 

@@ -91,5 +91,5 @@ def own_displacement(update: Updates) -> Tensor:
     beta = float(update.messages["merge_weight"])
     steps = update.steps // update.epochs * update.slot
     before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
-    moved = moved.sub_(update.fresh[0] - update.start[0], alpha=beta)
+    moved = moved.sub_(update.fresh.w[0] - update.start[0], alpha=beta)
     return moved.div_(1 - beta * float(before / update.length))

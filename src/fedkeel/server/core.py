@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.orders import Order, Trained, assembled
+from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, View
 from fedkeel.methods.types import Message, nbytes
 from fedkeel.server import events as ev
@@ -206,7 +207,7 @@ class Core(Stateful):
             return [ev.Answer(event.client)]
         sent.bytes_down += self._sizes.down
         self.ledger.bytes_down += self._sizes.down
-        return [ev.Answer(event.client, model.state.w, model.buffers, model.version, self._sizes.down)]
+        return [ev.Answer(event.client, Fresh(model.state.w, model.buffers, model.version), self._sizes.down)]
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
@@ -314,7 +315,7 @@ class Core(Stateful):
             round=self.round,
             client=order.client,
             start_version=order.version,
-            fresh_version=order.fresh_version if trip.merged is not None else None,
+            fresh_version=None if order.fresh is None else order.fresh.version,
             seconds=self._now - trip.dispatched,
             busy=self.at_work.versions,
             held=self.at_work.held,

@@ -18,7 +18,7 @@ from fedkeel.local.build import Workshop, cores
 from fedkeel.local.executors.agreement import cannot_stack, objection
 from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.local.trainers import plan
+from fedkeel.local.trainer import plan
 from fedkeel.params import Layout
 
 STACK_BYTES = 256 << 20

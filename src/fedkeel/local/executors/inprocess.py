@@ -12,7 +12,7 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executors.memory import Lender
 from fedkeel.local.orders import Columns, Order, Score, Trained, add, divided
 from fedkeel.local.settings import LocalSettings
-from fedkeel.local.trainers import Trainer, plan
+from fedkeel.local.trainer import Trainer, plan
 
 
 class InProcess:
