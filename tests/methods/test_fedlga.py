@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fedkeel import Experiment, RoundEnd, run
 from fedkeel.errors import DivergenceError
 from fedkeel.methods import ServerState, Updates
-from fedkeel.methods.fedlga import GradientApproximation, Reading, approximate_update
+from fedkeel.methods.fedlga import GradientApproximation, approximate_update
+from fedkeel.methods.types import Reading
 from fedkeel.params import Layout
 from tests.helpers import federation
 from tests.helpers.commands import fedkeel

@@ -15,12 +15,11 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.fedopt import Decay
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Decay, Message
 from fedkeel.params import Layout
 
 
@@ -43,11 +42,9 @@ class Followed(ClientRule):
 
     @property
     def pull(self) -> float:
-        """lambda"""
         return self.lam
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """No past."""
         return {"h": torch.zeros_like(w), "s": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
@@ -58,7 +55,6 @@ class Followed(ClientRule):
         return replace(job, carry={**job.kept, "rate": rate})
 
     def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
-        """r (s - s_prev + h)"""
         before, past, rate = job.carry["s"], job.carry["h"], job.carry["rate"]
         s = oracle.grad(w).add_(w - job.start, alpha=self.lam)
         h = self.h_decay * past + (1 - self.h_decay) * before
@@ -66,7 +62,6 @@ class Followed(ClientRule):
         return direction, replace(job, carry={"s": s, "h": h, "rate": rate})
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Keeps its past."""
         return {}, {name: job.carry[name] for name in ("h", "s")}
 
 
@@ -86,7 +81,6 @@ class Accumulated(ServerRule):
     """Whether clients are told their mean delays."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """No delays yet."""
         zeros = torch.zeros(len(samples), dtype=torch.float64)
         return ServerState(w, {"total": samples.sum().double(), "seconds": zeros, "arrivals": zeros})
 

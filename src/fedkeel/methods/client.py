@@ -119,6 +119,15 @@ class ClientRule(Section):
         return {}
 
 
+def body_objection(layout: Layout, why: str) -> str | None:
+    """Why a rule that needs a body cannot train a model that is all head; `why` says what it needs it for."""
+    return (
+        f"{why}, and this model is all head; accepted: a model with layers before its last"
+        if layout.head.all()
+        else None
+    )
+
+
 @dataclass(frozen=True)
 class Merge:
     """How a client takes in a fresh global model: w <- (1 - share) w + share w_fresh."""

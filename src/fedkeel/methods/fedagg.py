@@ -12,10 +12,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -27,11 +27,9 @@ from fedkeel.methods.job import Job, Sums, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.types import Chance, GradientBatches, Message, Multiple, Reading, Sends, Weight
 from fedkeel.params import Layout
 
-GradientBatches = Literal[1, "full"]
-"""What a gradient is taken of: the current mini-batch, or all the client's data."""
 STALLED = 1e-3
 """Of the base rate: below, nothing is learnt."""
 
@@ -60,17 +58,17 @@ def trajectory(start: Tensor, displacements: Tensor) -> Tensor:
 class Control(Section):
     """What client and server both must know."""
 
-    reading: Literal["practical", "literal"] = "practical"
+    reading: Reading = "practical"
     """Reference history; or Algorithm 1 with its loop repaired, which contracts towards rates of zero."""
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    alpha: Weight = 0.1
     """The weight of the rates' size against that of the deviation; smaller means larger rates."""
     probe: bool = False
     """Whether the reference comes from an extra pass at the base rate in the same round."""
     closed_loop: bool = False
     """Whether clients solve anew at the start of every epoch from where they are (Eq. 15 with their own w_{i,l})."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    floor: Chance = 0.1
     """Of a rate, as a multiple of the base rate."""
-    cap: Annotated[float, Field(ge=1)] | None = 10.0
+    cap: Multiple | None = 10.0
     """The same upwards. Without it, small networks on clients with few classes collapse."""
 
     @model_validator(mode="after")
@@ -165,7 +163,6 @@ class AggregatedRates(Control, EpochRecorder):
         return replace(job, lr=lr)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Nothing but sums."""
         return super().end(job, w, oracle) if self.survey is None else ({}, job.kept)
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
@@ -183,7 +180,6 @@ class PointGradients(ClientRule):
 
     @property
     def whole(self) -> bool:
-        """Where gradients are of all the data."""
         return self.gradient_batches == "full"
 
     def begin(self, job: Job, oracle: Oracle) -> Job:

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from fedkeel.config.section import Section
 from fedkeel.methods.client import ClientRule, Merge
-from fedkeel.methods.fedasync import StalenessMixed, mix
 from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.mixing import Reading, freshness, importance, own_displacement, saturated
 from fedkeel.methods.mixing import device_gradients as device_gradients
 from fedkeel.methods.mixing import device_weight as device_weight
+from fedkeel.methods.mixing import freshness, importance, own_displacement, saturated
 from fedkeel.methods.mixing import server_gradients as server_gradients
 from fedkeel.methods.mixing import server_weight as server_weight
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.slots import Chance, Proposals, Timing
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.slots import Proposals, Timing
+from fedkeel.methods.staleness import StalenessMixed, mix
+from fedkeel.methods.types import Chance, Message, Reading, Sends
 from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
@@ -100,7 +100,6 @@ class FreshMerge(Switches, Timing, ClientRule):
         return self.learnt_slot(kept, received, epochs, draws) if self.slot == "learned" else self.fixed_slot(epochs)
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Nothing has been merged yet."""
         if not self.merges:
             return job
         noted = {name: torch.zeros_like(job.start[:, :1]) for name in ("merge_weight", "loss_before", "loss_after")}
@@ -261,11 +260,9 @@ class AsynchronousMixing(DynamicMixing):
 
     @property
     def control(self) -> tuple[float, float, float]:
-        """lambda, sigma and iota at first."""
         return self.lambda_, self.sigma, self.iota
 
     def root(self, view: View) -> float:
-        """t"""
         return view.version + 1.0
 
 

@@ -27,7 +27,6 @@ class DynamicRegulariser(ClientRule):
     """alpha; the paper tunes it in {.001, .01, .1}."""
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """h_i = 0"""
         return {"h": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:

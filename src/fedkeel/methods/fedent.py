@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,16 +21,15 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.fednorm import SmoothedRate, Weight
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.smoothed import SmoothedRate
+from fedkeel.methods.types import GradientBatches, Message, Reading, Sends, Weight
 from fedkeel.params import Layout
 
 Vector = NDArray[np.float64]
-Reading = Literal["practical", "literal"]
 
 _POINTS, _VALLEYS = 64, 2
 TOLERANCE, SWEEPS = 1e-6, 100
@@ -152,15 +150,13 @@ class SurveyGradient(ClientRule):
     pair = "fedent"
     limit = 1
 
-    gradient_batches: Literal[1, "full"] = 1
+    gradient_batches: GradientBatches = 1
 
     @property
     def whole(self) -> bool:
-        """Where gradients are of all the data."""
         return self.gradient_batches == "full"
 
     def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
-        """At the global model."""
         first = oracle.grad(w)
         gradient = oracle.full_grad if self.gradient_batches == "full" else oracle.grad
         g = oracle.full_grad(w) if self.gradient_batches == "full" else first
@@ -173,7 +169,6 @@ class SurveyGradient(ClientRule):
         return first, replace(job, carry=carry)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Two numbers, or three."""
         return job.carry, job.kept
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
@@ -186,12 +181,11 @@ class EntropyRate(SmoothedRate):
 
     pair = "fedent"
 
-    gradient_batches: Literal[1, "full"] = 1
+    gradient_batches: GradientBatches = 1
     """What the gradient at the global model is of: the first mini-batch, or all the client's data."""
 
     @property
     def survey(self) -> ClientRule:
-        """Before the rate is known."""
         return SurveyGradient(gradient_batches=self.gradient_batches)
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
@@ -213,7 +207,6 @@ class EntropyAverage(Average):
     |g| so far, and the largest |g(w) - g(w_before)| / |w - w_before| of one mini-batch at two global models."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """No bounds yet."""
         if not self.estimate_bounds:
             return ServerState(w)
         zero = torch.zeros((), dtype=torch.float64)
@@ -252,7 +245,6 @@ class EntropyAverage(Average):
         return replace(after, memory=memory), shares
 
     def report(self, state: ServerState) -> Message:
-        """All but vectors."""
         return {name: tensor for name, tensor in state.memory.items() if name != "move"}
 
 

@@ -8,7 +8,6 @@ order, are absent from Eq. 4 and 5; the default takes the size of that term and 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +18,7 @@ from fedkeel.methods.fedavg import UniformAverage
 from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState
-
-Reading = Literal["practical", "literal"]
+from fedkeel.methods.types import Reading
 
 RUNAWAY = 100.0
 """A factor on an update that no convergent run comes near to."""

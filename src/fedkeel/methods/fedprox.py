@@ -23,7 +23,6 @@ class Proximal(ClientRule):
 
     @property
     def pull(self) -> float:
-        """mu"""
         return self.mu
 
     def begin(self, job: Job, oracle: Oracle) -> Job:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
 from fedkeel.methods.job import Updates
 from fedkeel.methods.path import path_length
+from fedkeel.methods.types import Reading
 
-Reading = Literal["practical", "literal"]
 Number = TypeVar("Number", float, Tensor)
 
 TINY = 1e-6

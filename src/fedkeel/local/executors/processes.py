@@ -79,7 +79,6 @@ class Processes:
         self._sent: Columns = {}
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        """What became of these orders, in their order; with `limit`, after so many steps."""
         stacks = plan(orders, self._data, self._local, self._stack)
         packed, tensors = pack(orders)
         inputs = self._send({str(number): tensor for number, tensor in enumerate(tensors)})
@@ -113,7 +112,6 @@ class Processes:
         return parcel
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        """Test `w` on the test set, or on those samples of it."""
         total = self._evaluator.count(samples)
         batches = -(-total // BATCH)
         if batches <= self._count:  # not worth a message
@@ -124,7 +122,6 @@ class Processes:
         return score([sums[number] for number in range(batches)], total)
 
     def close(self) -> None:
-        """End the workers; what is asked afterwards starts new ones."""
         for each in self._workers:
             with suppress(OSError):
                 each.connection.send(None)
