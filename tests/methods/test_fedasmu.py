@@ -15,15 +15,16 @@ from torch import Tensor
 
 from fedkeel.errors import InputError
 from fedkeel.methods import find
-from fedkeel.methods.fedasmu import (
-    AsynchronousMixing,
-    FreshMerge,
+from fedkeel.methods.fedasmu import AsynchronousMixing, FreshMerge
+from fedkeel.methods.mixing import (
+    TINY,
     device_gradients,
-    device_weight,
+    freshness,
+    importance,
+    own_displacement,
+    saturated,
     server_gradients,
-    server_weight,
 )
-from fedkeel.methods.mixing import TINY, freshness, importance, own_displacement
 from tests.helpers import arrivals
 from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, fresh_model, job, upload
 from tests.helpers.federation import N, Vector
@@ -31,6 +32,16 @@ from tests.helpers.federation import N, Vector
 lambdas, sigmas, iotas = st.floats(0.01, 20), st.floats(0, 4), st.floats(0, 1)
 gammas, upsilons, mus = st.floats(0.01, 20), st.floats(0, 1), st.floats(0.05, 5)
 versions, ages = st.integers(1, 200), st.integers(0, 99)
+
+
+def server_weight(version: Any, start: Any, lambda_: Any, sigma: Any, iota: Any, mu: float) -> Any:
+    """alpha of Eq. 2 in (0, 1), given versions t >= o >= 1."""
+    return saturated(importance(version, version - start + 1, lambda_, sigma, iota), mu)
+
+
+def device_weight(version: Any, start: Any, gamma: Any, upsilon: Any, mu: float) -> Any:
+    """beta of Eq. 10 in [0, 1), given versions g >= o >= 1."""
+    return saturated(freshness(version, version - start + 1, gamma, upsilon), mu)
 
 
 def tensors(*numbers: float) -> list[Tensor]:

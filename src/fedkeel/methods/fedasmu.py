@@ -19,11 +19,14 @@ from torch import Tensor
 from fedkeel.config.section import Section
 from fedkeel.methods.client import ClientRule, Merge
 from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.mixing import device_gradients as device_gradients
-from fedkeel.methods.mixing import device_weight as device_weight
-from fedkeel.methods.mixing import freshness, importance, own_displacement, saturated
-from fedkeel.methods.mixing import server_gradients as server_gradients
-from fedkeel.methods.mixing import server_weight as server_weight
+from fedkeel.methods.mixing import (
+    device_gradients,
+    freshness,
+    importance,
+    own_displacement,
+    saturated,
+    server_gradients,
+)
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View

@@ -62,17 +62,10 @@ def objective_slope(
     return np.asarray(beta * 2 * share * (eta * h - q) / phi2 * (1 + np.log(p)) + 2 * (1 - beta) * eta)
 
 
-def entropy_learning_rate(
-    a: float, q: float, h: float, share: float, phi2: float, beta: float, eta_max: float
-) -> float:
-    """The global minimiser of J on [0, eta_max]."""
-    return float(entropy_learning_rates(a, np.array([q]), np.array([h]), np.array([share]), phi2, beta, eta_max)[0])
-
-
 def entropy_learning_rates(
     a: float, q: Vector, h: Vector, share: Vector, phi2: float, beta: float, eta_max: float
 ) -> Vector:
-    """[m], the same for many clients.
+    """[m], the global minimisers of J on [0, eta_max].
 
     J may have two minima. Between the points where p turns round and where p = 1/e, the entropy's part is monotone;
     each of these intervals gets a grid of its own, whose deepest valleys are searched for the root of J'.

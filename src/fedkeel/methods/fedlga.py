@@ -38,26 +38,6 @@ def completion_factor(
     return torch.where(missing > 0, 1 + added, torch.ones_like(added))
 
 
-def approximate_update(
-    delta: Tensor,
-    mean_full_delta: Tensor,
-    epochs_done: int,
-    epochs: int,
-    lr: float,
-    steps_per_epoch: int,
-    reading: Reading = "practical",
-) -> Tensor:
-    """[D], what `epochs` would have made of an update `delta` [D] after `epochs_done` of them.
-
-    `mean_full_delta` [D] is the mean update of those who finished.
-    """
-    wide, full = delta.double(), mean_full_delta.double()
-    numbers = lr * steps_per_epoch * epochs_done, epochs - epochs_done, epochs_done
-    length, missing, done = (torch.tensor(float(number), dtype=torch.float64) for number in numbers)
-    factor = completion_factor(wide @ full, wide @ wide, length, missing, done, reading)
-    return (factor * wide).to(delta)
-
-
 class GradientApproximation(UniformAverage):
     """w <- w + server_lr * mean(Delta_hat), over all, with Delta_hat = Delta for those who finished.
 

@@ -35,20 +35,6 @@ def saturated(importance: Number, mu: float) -> Number:
     return weight
 
 
-def server_weight(
-    version: Number, start_version: Number, lambda_: Number, sigma: Number, iota: Number, mu: float
-) -> Number:
-    """alpha of Eq. 2 in (0, 1), given versions t >= o >= 1."""
-    xi = importance(version, version - start_version + 1, lambda_, sigma, iota)
-    return saturated(xi, mu)
-
-
-def device_weight(version: Number, start_version: Number, gamma: Number, upsilon: Number, mu: float) -> Number:
-    """beta of Eq. 10 in [0, 1), given versions g >= o >= 1."""
-    phi = freshness(version, version - start_version + 1, gamma, upsilon)
-    return saturated(phi, mu)
-
-
 def server_gradients(
     along: float,
     xi: float,
