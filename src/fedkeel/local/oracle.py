@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batch, Batches
-from fedkeel.local.gradients.gradient import Gradient
+from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.local.loop import Step
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.course import Course
@@ -86,9 +86,9 @@ class BatchOracle:
             self._losses.append(losses)
             self._sizes.append(batch.sizes)
 
-    def _raw(self, w: Tensor) -> Tensor:
+    def _raw(self, w: Tensor, penalty: Penalised = None) -> Tensor:
         batch = self._current()
-        losses, g = self._gradient(w, batch)
+        losses, g = self._gradient(w, batch, penalty)
         self._count(batch, losses)
         return g
 
@@ -102,10 +102,7 @@ class BatchOracle:
 
     def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
         """As `grad`, with a penalty on the features that the heads see."""
-        batch = self._current()
-        losses, g = self._gradient.with_penalty(w, batch, penalty, given)
-        self._count(batch, losses)
-        return self._finish(g, w)
+        return self._finish(self._raw(w, (penalty, given)), w)
 
     def full_grad(self, w: Tensor) -> Tensor:
         """Gradients [k, D] of the mean losses of all the clients' samples, clipped, plus weight decay."""

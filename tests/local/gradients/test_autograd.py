@@ -94,7 +94,7 @@ def test_a_penalty_on_the_features_is_in_the_gradient_alone() -> None:
     net = network()
     gradient, w, batch = AutogradGradient(copy.deepcopy(net)), weights(net), mini_batch()
     factor = torch.full((1, 8), 0.3, dtype=torch.float64)
-    losses, g = gradient.with_penalty(w[None], batch, lambda z, f: f * z.square().sum(1), (factor,))
+    losses, g = gradient(w[None], batch, (lambda z, f: f * z.square().sum(1), (factor,)))
     loss, expected = plain(net, w, batch, penalty=True)
     torch.testing.assert_close(losses[0, 0], loss, rtol=0, atol=1e-12)
     torch.testing.assert_close(g[0], expected, rtol=0, atol=1e-12)

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel.local.batches import Batch
-from fedkeel.local.gradients.gradient import Gradient
-from fedkeel.methods.oracle import Penalty
+from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.params import FlatModel, with_features
 
 
@@ -30,17 +29,7 @@ class AutogradGradient(Gradient):
     def restore(self, buffers: Tensor) -> None:
         self._model.load(self._model.w, buffers[0])
 
-    def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self._autograd(w, batch, None, ())
-
-    def with_penalty(
-        self, w: Tensor, batch: Batch, penalty: Penalty, given: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        return self._autograd(w, batch, penalty, given)
-
-    def _autograd(
-        self, w: Tensor, batch: Batch, penalty: Penalty | None, given: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
         """The mean loss stands for that of every sample."""
         kept = None if batch.fresh else self._model.buffers
         self._load(w, batch)
@@ -51,7 +40,7 @@ class AutogradGradient(Gradient):
             else:
                 logits, z = with_features(self._model.module, lambda: self._model.forward(x))
                 loss = cross_entropy(logits, y)
-                total = loss + penalty(z, *(each[0] for each in given)).mean()
+                total = loss + penalty[0](z, *(each[0] for each in penalty[1])).mean()
             parts = torch.autograd.grad(total, self._model.parameters, materialize_grads=True)
         if kept is not None:
             self._model.load(w[0], kept)

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from fedkeel.local.batches import Batch
+from fedkeel.local.gradients.gradient import Penalised
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import Layout
 
@@ -54,7 +55,9 @@ class DenseGradient(VmappedGradient):
             return None  # something is frozen, tied or unused
         return cls(layers, module, layout)
 
-    def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
+        if penalty is not None:
+            return super().__call__(w, batch, penalty)
         g = w.new_empty(w.shape)
         return self._sweep(w, batch, batch.weights, g, None), g
 

@@ -10,6 +10,9 @@ from torch import Tensor
 from fedkeel.local.batches import Batch
 from fedkeel.methods.oracle import Penalty
 
+Penalised = tuple[Penalty, tuple[Tensor, ...]] | None
+"""A penalty on the features that the heads see, and what it is given beside them, [k, b, ...]."""
+
 
 class Gradient:
     """Gradients of k clients at once, at weights `w` [k, D]; as it stands, of models without chance or memory."""
@@ -26,17 +29,11 @@ class Gradient:
         """Go on with these statistics."""
         self.buffers = buffers
 
-    def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
         """(Losses [k, b], gradient [k, D] of the sum over each client's samples of loss times weight).
 
-        Statistics move only with a mini-batch that is fresh.
+        With a penalty, the gradient is that of loss and penalty. Statistics move only with a mini-batch that is fresh.
         """
-        raise NotImplementedError
-
-    def with_penalty(
-        self, w: Tensor, batch: Batch, penalty: Penalty, given: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """(Losses [k, b] without the penalty, gradient [k, D] with it)."""
         raise NotImplementedError
 
     def descend(self, w: Tensor, batch: Batch, rate: Tensor, out: Tensor, before: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
 from fedkeel.local.batches import Batch
-from fedkeel.local.gradients.gradient import Gradient
+from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.methods.oracle import Penalty
 from fedkeel.params import Layout, with_features
 
@@ -39,13 +39,7 @@ class VmappedGradient(Gradient):
 
         return vmap(grad_and_value(weighted, has_aux=True))
 
-    def __call__(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        parts, (_, losses) = self._gradient(self._layout.views(w), batch.x, batch.y, batch.weights)
-        return losses, self._layout.flatten(parts)
-
-    def with_penalty(
-        self, w: Tensor, batch: Batch, penalty: Penalty, given: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def _penalised(self, penalty: Penalty) -> Any:
         def weighted(
             parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, given: tuple[Tensor, ...]
         ) -> tuple[Tensor, Tensor]:
@@ -53,8 +47,13 @@ class VmappedGradient(Gradient):
             losses = cross_entropy(logits, y, reduction="none")
             return (losses + penalty(z, *given)) @ weights, losses
 
-        gradient = vmap(grad_and_value(weighted, has_aux=True))
-        parts, (_, losses) = gradient(self._layout.views(w), batch.x, batch.y, batch.weights, given)
+        return vmap(grad_and_value(weighted, has_aux=True))
+
+    def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
+        told = self._layout.views(w), batch.x, batch.y, batch.weights
+        parts, (_, losses) = (
+            self._gradient(*told) if penalty is None else self._penalised(penalty[0])(*told, penalty[1])
+        )
         return losses, self._layout.flatten(parts)
 
     def features(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
