@@ -668,8 +668,8 @@ class Sharing(ClientRule):
     def asks_after(self, kept: Message, received: Message, epochs: int, draws: tuple[float, float]) -> int:
         return min(1, epochs - 1)
 
-    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
-        return Merge(torch.full_like(w[..., :1], SHARE))
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
+        return Merge(torch.full_like(w[:, :1], SHARE))
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ class Ahead(ClientRule):
     def begin(self, job: Job, oracle: Oracle) -> Job:
         return replace(job, start=job.start + 0.01, lr=job.lr / (1 + asked(job)))
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        ahead = oracle.grad(w - self.look * job.lr[..., :1] * oracle.grad(w))
-        job.carry["sum"] = job.carry.get("sum", torch.zeros_like(w)) + ahead
-        return ahead + 0.1 * job.received["momentum"]
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        ahead = oracle.grad(w - self.look * job.lr[:, :1] * oracle.grad(w))
+        carry = {"sum": job.carry.get("sum", torch.zeros_like(w)) + ahead}
+        return ahead + 0.1 * job.received["momentum"], replace(job, carry=carry)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return {"sum": job.carry["sum"], "final": w}, {"asked": asked(job) + 1, "final": w}

@@ -188,8 +188,9 @@ def test_who_asks_gets_the_newest_model_if_it_is_newer() -> None:
     world.upload(0)
     (answer,) = world.tell(ev.Asked(2.0, 1))
     assert isinstance(answer, ev.Answer)
-    assert answer.version == 1
-    assert answer.w is world.core.model.state.w
+    assert answer.fresh is not None
+    assert answer.fresh.version == 1
+    assert answer.fresh.w is world.core.model.state.w
     assert world.core.ledger.bytes_down == before + answer.nbytes == before + 48
 
 

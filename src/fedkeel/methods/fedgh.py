@@ -36,7 +36,6 @@ class PrivateBody(ClientRule):
         return None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """All bodies begin alike."""
         return {"w": w, "buffers": buffers}
 
     def own(self, w: Tensor, buffers: Tensor, kept: Message) -> tuple[Tensor, Tensor]:

@@ -12,12 +12,11 @@ from torch import Tensor
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.course import Course
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.fedopt import Decay
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.types import Decay, Message, Sends
 from fedkeel.params import Layout
 
 Form = Literal["paper", "fedjax"]
@@ -59,11 +58,9 @@ class MomentumAverage(Average):
     form: Form = "paper"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """m = 0"""
         return ServerState(w, {"m": torch.zeros_like(w)})
 
     def send(self, state: ServerState, client: int) -> Message:
-        """m"""
         return {"m": state.memory["m"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:

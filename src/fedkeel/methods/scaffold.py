@@ -29,7 +29,6 @@ class ControlledSGD(ClientRule):
     """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """c_i = 0"""
         return {"c": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
@@ -62,7 +61,6 @@ class ControlledAverage(ServerRule):
         return ServerState(w, {"c": torch.zeros_like(w), "clients": (samples > 0).sum()})
 
     def send(self, state: ServerState, client: int) -> Message:
-        """c"""
         return {"c": state.memory["c"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:

@@ -137,6 +137,7 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Cho
         "parameters": simulation.core.model.layout.size,
         "executor": choice.settings.model_dump(),
         "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
+        "why_not_stacked": choice.why_not_stacked,
         "device": experiment.device,
         "threads": experiment.threads,
         "torch": torch.__version__,

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.orders import Executor, Order, Score
+from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import ServerState
 from fedkeel.params import FlatModel
 from fedkeel.runner.scores import client_scores, local_accuracy, mean_score
@@ -35,7 +36,7 @@ from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.flights import Begin, End, Flight, Request, Stray
 from fedkeel.world.simulated import Simulated
 
-CLASSES = (Begin, End, Flight, Order, Request, Sent, ServerState, Stray)
+CLASSES = (Begin, End, Flight, Fresh, Order, Request, Sent, ServerState, Stray)
 """What the state of a simulation is made of, beside plain values and tensors."""
 _ROUNDS = 1000
 

@@ -51,7 +51,7 @@ def merging(landed: Sequence[Landed]) -> Columns:
     got = [(each.order, each.trip.merged is not None) for each in landed]
     return {
         "slot": [order.slot if merged else None for order, merged in got],
-        "fresh_version": [order.fresh_version if merged else None for order, merged in got],
+        "fresh_version": [None if order.fresh is None else order.fresh.version for order, _ in got],
         "asked": [each.trip.asked for each in landed],
         "merged": [each.trip.merged for each in landed],
     }

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.orders import Order, Trained, assembled
+from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import View
 from fedkeel.server import events as ev
 from fedkeel.server.clients import AtWork, Landed, Sent
@@ -116,7 +117,7 @@ class Core(Stateful):
             return [ev.Answer(event.client)]
         sent.bytes_down += self._sizes.down
         self.ledger.bytes_down += self._sizes.down
-        return [ev.Answer(event.client, model.state.w, model.buffers, model.version, self._sizes.down)]
+        return [ev.Answer(event.client, Fresh(model.state.w, model.buffers, model.version), self._sizes.down)]
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
@@ -224,7 +225,7 @@ class Core(Stateful):
             round=self.round,
             client=order.client,
             start_version=order.version,
-            fresh_version=order.fresh_version if trip.merged is not None else None,
+            fresh_version=None if order.fresh is None else order.fresh.version,
             seconds=self._now - trip.dispatched,
             busy=self.at_work.versions,
             held=self.at_work.held,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.local.orders import Order, Trained
+from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
 from fedkeel.server.progress import Arrivals
@@ -173,9 +174,7 @@ class Answer:
     """Give a client that asked a fresh model, or tell it to go on without."""
 
     client: int
-    w: Tensor | None = None
-    buffers: Tensor | None = None
-    version: int = 0
+    fresh: Fresh[int] | None = None
     nbytes: int = 0
 
 

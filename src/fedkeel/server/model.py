@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.local.orders import Trained
+from fedkeel.local.orders import Trained, stacked, stacked_fresh
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
 from fedkeel.methods.server import Receipt, ServerRule, View
@@ -112,14 +112,11 @@ class GlobalModel(Stateful):
     def _updates(self, landed: Sequence[Landed], trained: Trained) -> Updates:
         orders = [each.order for each in landed]
         device = trained.w.device
-        starts = [order.start for order in orders]
-        common = all(start is starts[0] for start in starts)
-        fresh = [order.start if order.fresh is None else order.fresh for order in orders]
-        merged = any(order.fresh is not None for order in orders)
+        fresh = stacked_fresh(orders, device)
         samples = self._samples[[order.client for order in orders]]
         return Updates(
             w=trained.w,
-            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
+            start=stacked([order.start for order in orders], device),
             samples=torch.from_numpy(samples[:, None]).to(device),
             epochs=torch.tensor([[order.epochs] for order in orders]),
             steps=trained.steps[:, None].to(device),
@@ -131,6 +128,6 @@ class GlobalModel(Stateful):
             draws=torch.tensor([each.sent.draws for each in landed], device=device) if self._counts_draws else None,
             momentum=self._momentum,
             pull=self.client_rule.pull,
-            slot=torch.tensor([[order.slot] for order in orders]) if merged else None,
-            fresh=torch.stack(fresh) if merged else None,
+            slot=torch.tensor([[order.slot] for order in orders]) if fresh is not None else None,
+            fresh=fresh,
         )

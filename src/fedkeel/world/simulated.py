@@ -208,11 +208,10 @@ class Simulated(Stateful):
 
     def _answer(self, command: ev.Answer) -> list[ev.Event]:
         flight = self.flights.by_client[command.client]
-        if command.w is None:
+        if command.fresh is None:
             flight.order = replace(flight.order, slot=0)
         else:
-            fresh = {"fresh": command.w, "fresh_buffers": command.buffers, "fresh_version": command.version}
-            flight.order = replace(flight.order, **fresh)  # type: ignore[arg-type]
+            flight.order = replace(flight.order, fresh=command.fresh)
             seconds = self.flights.fleet.download_seconds(np.array([command.client]), command.nbytes)
             self.flights.refresh(flight, float(seconds[0]))
         self.flights.plan(flight)
