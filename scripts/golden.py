@@ -144,7 +144,7 @@ def outcome(words: list[str]) -> dict[str, str]:
     return {"model": tensors, **{name: hashlib.sha256(text.encode()).hexdigest() for name, text in told.items()}}
 
 
-NEW = ("probe", "schema", "stacking", "why_not_fast")
+NEW = ("probe", "schema", "why_not_stacked")
 """Keys of the summary that tell no result."""
 
 

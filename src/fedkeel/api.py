@@ -35,6 +35,7 @@ from fedkeel.runner.scores import accuracies, client_scores
 from fedkeel.runner.simulation import Simulation, first_orders
 from fedkeel.runner.stopping import Stop
 from fedkeel.server.progress import Evaluation, RoundEnd
+from fedkeel.wire.transform import Chain
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ def _execute(
     experiment, data, module = prepared
     client_rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
-    workshop = Workshop(copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed)
+    workshop = Workshop(
+        copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed, Chain(experiment.wire)
+    )
     with ExitStack() as open_:
         open_.enter_context(_threads(experiment.threads))
         choice = _choose(experiment, workshop, flat)

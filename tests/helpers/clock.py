@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkeel import Arrival, Experiment, FederatedData, RoundEnd
-from fedkeel.local.orders import Order, Score, Trained
+from fedkeel.local.executor import Score
 from fedkeel.params import FlatModel
 from fedkeel.runner.simulation import Simulation
+from fedkeel.wire.orders import Order, Trained
 from fedkeel.world.flights import Flight
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, LR, SEED, SIZES, N

@@ -8,10 +8,10 @@ from torch import nn
 
 from fedkeel import FederatedData
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.methods import ClientRule
 from fedkeel.params import FlatModel
+from fedkeel.wire.orders import Order
 
 SIZES = [9, 3, 7, 12, 1, 5, 8]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedkeel.local.orders import Order, Trained, assembled
 from fedkeel.methods.server import Answers
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
+from fedkeel.wire.orders import Order, Trained, assembled
 
 
 @dataclass

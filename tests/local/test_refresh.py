@@ -14,13 +14,13 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel.local.batches import PROXY, Batches
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Order, Trained
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.methods.client import ClientRule, Merge
 from fedkeel.methods.job import Fresh, Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
+from fedkeel.wire.orders import Order, Trained
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, CLASSES, FEATURES, SEED, N, normed
 

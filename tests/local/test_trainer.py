@@ -11,11 +11,11 @@ from fedkeel import models
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainer import plan
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
+from fedkeel.wire.orders import Order
 
 SERIAL = ExecutorSettings(kind="serial")
 STACKED = ExecutorSettings(kind="vectorised", stack=100)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from fedkeel import Experiment, Result, run
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Order, Trained
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import Updates, methods
 from fedkeel.params import FlatModel
 from fedkeel.runner.simulation import Simulation, first_orders
+from fedkeel.wire.orders import Order, Trained
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, LR, SEED, N
 from tests.helpers.methods import few, small

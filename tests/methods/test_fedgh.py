@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel import Experiment, FederatedData, InputError, Result, run, streams
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.methods import ServerState, Updates
 from fedkeel.methods.fedgh import HeaderTraining, PrivateBody
 from fedkeel.models.classifier import Classifier
 from fedkeel.params import FlatModel, Layout
+from fedkeel.wire.orders import Order
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, ROUNDS, SEED
 

@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy, normalize
 
 from fedkeel import Experiment, FederatedData, InputError, run, streams
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.methods.moon import Contrastive, contrast
 from fedkeel.params import FlatModel
+from fedkeel.wire.orders import Order
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, ROUNDS, SEED
 

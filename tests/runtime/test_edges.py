@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fedkeel import Arrival, Experiment, FederatedData, Result, RoundEnd, run
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.local.orders import Order, Trained
 from fedkeel.methods import ClientRule, Job, Message, Oracle, method, registry
 from fedkeel.methods.client import Merge
 from fedkeel.methods.server import View
@@ -33,6 +32,7 @@ from fedkeel.server import core
 from fedkeel.server.clients import Landed
 from fedkeel.server.events import Command, Event
 from fedkeel.server.model import GlobalModel
+from fedkeel.wire.orders import Order, Trained
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.fleet.settings import FleetSettings
 from fedkeel.world.flights import Begin, Flight, Flights, Planned

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from fedkeel import FederatedData, InputError, run
 from fedkeel.errors import DivergenceError, FedkeelError
-from fedkeel.local.orders import Order, Trained
 from fedkeel.methods.job import Updates
 from fedkeel.params import FlatModel, Part
 from fedkeel.server import core
 from fedkeel.server.gate import Gate, Refusal
 from fedkeel.server.settings import GateSettings
+from fedkeel.wire.orders import Order, Trained
 from tests.helpers import federation
 from tests.helpers.clock import experiment, watch
 from tests.helpers.federation import LR, SIZES, N, Vector

@@ -24,6 +24,7 @@ from fedkeel.models.settings import ModelSettings as ModelSettings
 from fedkeel.record.settings import CheckpointSettings as CheckpointSettings
 from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
+from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
 from fedkeel.world.fleet.settings import FleetSettings as FleetSettings
 
@@ -44,6 +45,8 @@ class Experiment(Section):
     faults: FaultSettings = FaultSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     gate: GateSettings = GateSettings()
+    wire: WireSettings = ()
+    """What is done to uploads on their way, in this order: `[{kind: clip, norm: 5}, {kind: cast, dtype: float16}]`."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     clients: Annotated[int, Field(gt=0, le=100_000_000)] = 20
     per_round: Count | None = None
@@ -130,6 +133,10 @@ class Experiment(Section):
                     f"gate.{field}: {bound:g} is not accepted with {self.algorithm.label}, whose clients send no "
                     "weights; accepted: leave it out"
                 )
+        if any(each.kind == "clip" for each in self.wire) and self.algorithm.rules()[0].uploads == "none":
+            raise InputError(
+                f"wire: clip needs clients that send weights, and those of {self.algorithm.label} send none; remove it"
+            )
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
                 "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.executor import Executor
 from fedkeel.local.executors.inprocess import InProcess
 from fedkeel.local.executors.processes import Processes
 from fedkeel.local.gradients.autograd import AutogradGradient
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.gradients.vmap import VmappedGradient
-from fedkeel.local.orders import Executor
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainer import Trainer
 from fedkeel.methods.client import ClientRule
 from fedkeel.params import Layout
+from fedkeel.wire.transform import Chain
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Workshop:
     rule: ClientRule
     local: LocalSettings
     seed: int
+    wire: Chain = field(default_factory=Chain)
+    """What uploads go through on their way."""
 
     def trainer(self, settings: ExecutorSettings) -> Trainer:
         """For these settings, in this process."""
@@ -40,7 +43,7 @@ class Workshop:
             gradient: Gradient = self.dense or VmappedGradient(self.module, self._layout)
         else:
             gradient = AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last))
-        return Trainer(gradient, self._layout, self.data, self.rule, self.local, self.seed)
+        return Trainer(gradient, self._layout, self.data, self.rule, self.local, self.seed, self.wire)
 
     @cached_property
     def dense(self) -> DenseGradient | None:

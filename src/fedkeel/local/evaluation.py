@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.local.orders import Score
+from fedkeel.local.executor import Score
 from fedkeel.params import FlatModel
 
 BATCH = 250  # larger batches of convolutions fall out of the cache

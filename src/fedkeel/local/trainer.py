@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batches, steps
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.loop import Outcome, train
 from fedkeel.local.oracle import BatchOracle
-from fedkeel.local.orders import Columns, Order, stacked, stacked_fresh
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
+from fedkeel.wire.orders import Columns, Order, stacked, stacked_fresh
+from fedkeel.wire.transform import STATE, Chain, changed
 
 _SPECIAL = {"lr", "slot", "fresh"}
 _COMMON = sorted({each.name for each in fields(Order)} & {each.name for each in fields(Job)} - _SPECIAL)
@@ -39,6 +41,7 @@ class Trainer:
         rule: ClientRule,
         local: LocalSettings,
         seed: int,
+        wire: Chain,
     ) -> None:
         self._gradient = gradient
         self._layout = layout
@@ -46,6 +49,7 @@ class Trainer:
         self._rule = rule
         self._local = local
         self._seed = seed
+        self._wire = wire
 
     def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
         """One row an order; the weights may be put into `room` [orders, D].
@@ -60,22 +64,33 @@ class Trainer:
         moving = None if trained == "all" else self._layout.mask(trained).to(start)
         oracle = BatchOracle(self._gradient, batches, self._local, moving)
         job, rule = self._job(orders, batches), self._rule_of(orders[0])
+        state = {name: tensor for name, tensor in job.kept.items() if name.startswith(STATE)}
+        if state:
+            job = replace(job, kept={name: tensor for name, tensor in job.kept.items() if name not in state})
         devices = [start.device] if start.is_cuda else []
         with torch.random.fork_rng(devices, enabled=self._gradient.alone):
             oracle.restore(job.buffers)
             outcome = train(job, rule, oracle, limit, room)
         loss = torch.from_numpy(oracle.loss)
-        self._check(outcome, len(orders))
+        sends = rule.sends(self._layout, orders[0].received)
+        self._check(rule, outcome, sends)
+        # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
+        finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
+        w, message, kept = outcome.w, outcome.message, outcome.kept
+        if self._wire and not orders[0].survey:
+            origin = None if rule.uploads == "none" else stacked([order.start for order in orders], start.device)
+            keys = streams.keys(self._seed, "wire", np.array(where[0]), np.array(where[1]))
+            read, message, state = changed(self._wire, w, origin, message, sends, state, keys)
+            w, kept = w.copy_(read), {**kept, **state}
         return {
-            "w": outcome.w,
+            "w": w,
             "lr": _used(outcome.job),
             "loss": loss,
             "steps": torch.from_numpy(batches.steps),
-            # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
-            "finite": outcome.w.sum(-1).isfinite().cpu() & loss.isfinite(),
+            "finite": finite,
             "buffers": oracle.buffers,
-            **_named("message", outcome.message),
-            **_named("kept", outcome.kept),
+            **_named("message", message),
+            **_named("kept", kept),
             **_named("sum", outcome.job.sums.totals),
         }
 
@@ -100,12 +115,23 @@ class Trainer:
             raise FedkeelError(f"{type(self._rule).__name__} answers no survey")
         return self._rule.survey
 
-    def _check(self, outcome: Outcome, count: int) -> None:
+    def _check(self, rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends]) -> None:
+        """Whether everything has a row per client, and what goes up is what the rule declares."""
+        count, who = len(outcome.w), type(rule).__name__
         for name, tensor in {**outcome.message, **outcome.kept}.items():
             if tensor.dim() == 0 or len(tensor) != count:
                 raise FedkeelError(
-                    f"{type(self._rule).__name__}: {name} has shape {list(tensor.shape)} for a stack of "
-                    f"{count} clients; accepted: one row a client"
+                    f"{who}: {name} has shape {list(tensor.shape)} for a stack of {count} clients; accepted: one row a "
+                    "client"
+                )
+        sent = {name: tensor.numel() // count for name, tensor in outcome.message.items()}
+        for name, numbers in {**sent, **{n: t.numel() for n, t in outcome.job.sums.totals.items()}}.items():
+            declared = sends.get(name)
+            if declared is None or (declared.numbers not in (0, numbers) and not declared.each_class):
+                said = "nothing" if declared is None else f"{declared.numbers} numbers"
+                raise FedkeelError(
+                    f"{who}: it sends {numbers} numbers as {name!r}, and its method `sends` declares {said}; "
+                    f"accepted: {{{name!r}: Sends({numbers})}}, so that the bytes of an upload are known beforehand"
                 )
 
 

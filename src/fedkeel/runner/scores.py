@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.local.orders import Executor, Order, Score
+from fedkeel.local.executor import Executor, Score
+from fedkeel.wire.orders import Order
 
 AT_ONCE = 64
 """Clients that are fine-tuned together: their models lie in memory side by side."""

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.local.orders import Executor, Order, Score
+from fedkeel.local.executor import Executor, Score
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import ServerState
+from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
 from fedkeel.runner.scores import client_scores, local_accuracy, mean_score
 from fedkeel.server import events as ev
@@ -30,7 +31,9 @@ from fedkeel.server.progress import Evaluation, RoundEnd
 from fedkeel.server.sampling import draw
 from fedkeel.server.stateful import Stateful
 from fedkeel.server.waves import Plans
+from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes
+from fedkeel.wire.transform import Chain
 from fedkeel.world.desk import Desk
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.flights import Begin, End, Flight, Request, Stray
@@ -58,7 +61,7 @@ class Simulation(Stateful):
             experiment.faults,
             experiment.local,
             experiment.seed,
-            first=self.core.model.client_rule.initial(model.w.clone(), model.buffers),
+            first=_first(experiment, model),
         )
         self.over = False
         """Whether there is no round after the last one that was told."""
@@ -207,7 +210,7 @@ class Simulation(Stateful):
 
 def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> Core:
     """The server as the experiment has it, before the first round."""
-    local, rules, samples = experiment.local, experiment.algorithm.rules(), data.sizes
+    local, rules, samples, wire = experiment.local, experiment.algorithm.rules(), data.sizes, Chain(experiment.wire)
     client_rule, rule = rules
     plans = Plans(
         epochs=local.epochs,
@@ -223,11 +226,17 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
         plans,
         new_pace(experiment),
         GlobalModel(rules, model, samples, local.epochs, local.momentum, counts_draws),
-        Gate(experiment.gate, model.layout, client_rule.uploads, len(samples)),
-        Sizes(client_rule, rule, model.layout, model.w.element_size(), lambda: (data.label_counts() > 0).sum(1)),
+        Gate(experiment.gate, model.layout, client_rule.uploads, len(samples), altered=bool(wire)),
+        Sizes(client_rule, rule, model.layout, model.w.element_size(), wire, lambda: (data.label_counts() > 0).sum(1)),
         samples,
         partial(draw, experiment, samples),
     )
+
+
+def _first(experiment: Experiment, model: FlatModel) -> Message:
+    """What every client keeps before its first job."""
+    rule = experiment.algorithm.rules()[0]
+    return {**rule.initial(model.w.clone(), model.buffers), **Chain(experiment.wire).initial(model.w)}
 
 
 def new_pace(experiment: Experiment) -> Pace:
@@ -251,7 +260,7 @@ def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, 
     """
     core = new_core(experiment, data, model)
     desk, rule = Desk(executor, inf), core.model.client_rule
-    first = rule.initial(model.w.clone(), model.buffers)
+    first = _first(experiment, model)
     event: ev.Event = ev.Wake(0.0)
     with warnings.catch_warnings(action="ignore"):  # of what is only tried
         while True:

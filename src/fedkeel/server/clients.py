@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedkeel.local.orders import Order, Trained
 from fedkeel.server.events import Trip
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Order, Trained
 
 
 @dataclass(slots=True, eq=False)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.local.orders import Trained
 from fedkeel.server.clients import Landed
+from fedkeel.wire.orders import Trained
 
 Columns = dict[str, list[Any]]
 """By the names of `Arrival`'s fields."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError
-from fedkeel.local.orders import Order, Trained, assembled
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import View
 from fedkeel.server import events as ev
@@ -21,6 +20,7 @@ from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Pace
 from fedkeel.server.stateful import Stateful
 from fedkeel.server.waves import Drawing, Plans, Wave, Waves
+from fedkeel.wire.orders import Order, Trained, assembled
 from fedkeel.wire.sizes import Sizes
 
 STARVED = 1000

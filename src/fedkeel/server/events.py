@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.local.orders import Order, Trained
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
 from fedkeel.server.progress import Arrivals
+from fedkeel.wire.orders import Order, Trained
 
 TOO_LATE, NOT_NEEDED = "too late", "not needed"
 """Why a job was given up, of the reasons that a server gives."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkeel.local.orders import Order, Trained, divergence
 from fedkeel.params import Layout, Part
 from fedkeel.server.settings import GateSettings
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Order, Trained, divergence
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,12 @@ class Gate(Stateful):
 
     saved = ("_come",)
 
-    def __init__(self, settings: GateSettings, layout: Layout, uploads: Part, clients: int) -> None:
+    def __init__(
+        self, settings: GateSettings, layout: Layout, uploads: Part, clients: int, altered: bool = False
+    ) -> None:
+        """Uploads are `altered` where they are changed on their way."""
         self._settings = settings
+        self._altered = altered
         self._layout = layout
         self._part = None if uploads == "all" else layout.mask(uploads)
         self._come = np.zeros(clients, dtype=np.int64)
@@ -72,7 +76,7 @@ class Gate(Stateful):
         for row, sound in enumerate(trained.sound(self._settings.max_loss)):
             if not sound:
                 refusals[row] = self._diverged(orders[row], trained, row)
-        sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered else [])]
+        sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered or self._altered else [])]
         for each in sent:
             if each.is_floating_point() and each.numel() and not isfinite(each.sum()):  # it is only if all of it is
                 for row in torch.nonzero(~each.flatten(1).isfinite().all(1))[:, 0].tolist():

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.errors import DivergenceError
-from fedkeel.local.orders import Trained
 from fedkeel.methods.server import Receipt
 from fedkeel.server.clients import Landed, Sent
 from fedkeel.server.columns import Columns, columns, merging, patch
@@ -18,6 +17,7 @@ from fedkeel.server.events import RoundOver, Trip
 from fedkeel.server.gate import Refusal
 from fedkeel.server.progress import Arrivals
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Trained
 
 
 class Log(Stateful):

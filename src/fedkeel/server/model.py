@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.local.orders import Trained, stacked, stacked_fresh
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
 from fedkeel.methods.server import Receipt, ServerRule, View
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Trained, stacked, stacked_fresh
 from fedkeel.wire.sizes import WITH_BUFFERS
 
 

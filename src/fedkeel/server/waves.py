@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError
-from fedkeel.local.orders import Order
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress
 from fedkeel.methods.types import Message, nbytes
 from fedkeel.server.events import Survey
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.sampling import Draw
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes
 
 Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]

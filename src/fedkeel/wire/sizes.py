@@ -12,6 +12,7 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.server import ServerRule
 from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout, Part
+from fedkeel.wire.transform import Chain
 
 WITH_BUFFERS = ("all", "body")
 """Parts of a model that batch-norm statistics belong to."""
@@ -21,32 +22,40 @@ class Sizes:
     """What a model, an upload and the answer to a survey weigh, in bytes."""
 
     def __init__(
-        self, client: ClientRule, server: ServerRule, layout: Layout, itemsize: int, classes_held: Callable[[], Column]
+        self,
+        client: ClientRule,
+        server: ServerRule,
+        layout: Layout,
+        itemsize: int,
+        wire: Chain,
+        classes_held: Callable[[], Column],
     ) -> None:
         """`itemsize` is that of a weight; `classes_held()` [N] counts the classes of each client's labels."""
-        self._client, self._layout, self._itemsize, self._classes_held = client, layout, itemsize, classes_held
-        self.down = self._model(client.downloads)
+        self._client, self._layout, self._classes_held = client, layout, classes_held
+        self._plain, self._sent = itemsize, wire.itemsize(itemsize)
+        self.down = self._model(client.downloads, itemsize)
         """The global model."""
-        self._model_up = self._model(client.uploads) + len(server.reports) * itemsize
+        self._model_up = self._model(client.uploads, self._sent) + len(server.reports) * itemsize
 
     def uploads(self, clients: Column, received: Message) -> Column:
         """[m], the uploads of jobs."""
-        return self._model_up + self._beside(self._client.sends(self._layout, received), clients)
+        return self._model_up + self._beside(self._client.sends(self._layout, received), clients, self._sent)
 
     def answers(self, clients: Column, received: Message) -> Column:
         """[m], the answers to a survey."""
         survey = self._client.survey
         assert survey is not None
-        return self._beside(survey.sends(self._layout, received), clients)
+        return self._beside(survey.sends(self._layout, received), clients, self._plain)
 
-    def _model(self, part: Part) -> int:
-        weights = int(self._layout.mask(part).sum()) * self._itemsize
+    def _model(self, part: Part, itemsize: int) -> int:
+        weights = int(self._layout.mask(part).sum()) * itemsize
         return weights + (self._layout.buffer_bytes if part in WITH_BUFFERS else 0)
 
-    def _beside(self, sends: Mapping[str, Sends], clients: Column) -> Column:
+    def _beside(self, sends: Mapping[str, Sends], clients: Column, itemsize: int) -> Column:
+        """What goes up beside the weights; sums are not changed on their way."""
         total = np.zeros(len(clients), dtype=np.int64)
         for each in sends.values():
-            nbytes = each.numbers * (self._itemsize if each.nbytes is None else each.nbytes)
+            nbytes = each.numbers * (each.nbytes or (self._plain if each.summed else itemsize))
             total += nbytes * (self._held[clients] if each.each_class else 1)
         return total
 

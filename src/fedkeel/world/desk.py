@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from fedkeel.local.orders import Executor, Order, Trained, divergence, gather
+from fedkeel.local.executor import Executor
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Order, Trained, divergence, gather
 from fedkeel.world.flights import Flight
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError
-from fedkeel.local.orders import Trained
+from fedkeel.wire.orders import Trained
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 Pause = Annotated[float, Field(gt=0, le=1e12)]

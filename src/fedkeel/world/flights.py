@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkeel.local.orders import Order
 from fedkeel.server.events import NOT_NEEDED, TOO_LATE
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Order
 from fedkeel.world.clock import EventQueue
 from fedkeel.world.fleet.profile import Fleet
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from fedkeel import streams
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import steps
-from fedkeel.local.orders import Order, Trained
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.types import Message
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.orders import Order, Trained
 from fedkeel.world.desk import Desk
 from fedkeel.world.faults import HANG, LEAVE, LOST, OLD, TWICE, FaultSettings, damaged
 from fedkeel.world.fleet.profile import Fleet

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from fedkeel.local.executors.packing import pack, unpack
-from fedkeel.local.orders import Order
 from fedkeel.methods.job import Fresh
+from fedkeel.wire.orders import Order
 
 W, B, LR = torch.randn(5), torch.randn(2, dtype=torch.float64), torch.rand(3)
 

@@ -15,8 +15,8 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.data.partition import Assignment
 from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
-from fedkeel.local.orders import SUM, Columns, Order
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.wire.orders import SUM, Columns, Order
 
 SHAPES = 32
 """Sizes of mini-batches that are tried: all that occur, or so many of them from the smallest to the largest."""

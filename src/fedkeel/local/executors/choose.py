@@ -17,10 +17,10 @@ from fedkeel.errors import FedkeelError, InputError
 from fedkeel.local.batches import batch_sizes, steps
 from fedkeel.local.build import Workshop, cores
 from fedkeel.local.executors.agreement import cannot_stack, objection
-from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainer import plan
 from fedkeel.params import Layout
+from fedkeel.wire.orders import Order
 
 STACK_BYTES = 256 << 20
 """What one stack may take in memory."""

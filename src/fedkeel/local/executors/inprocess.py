@@ -9,10 +9,11 @@ from torch import Tensor
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.executor import Score
 from fedkeel.local.executors.memory import Lender
-from fedkeel.local.orders import Columns, Order, Score, Trained, add, divided
 from fedkeel.local.settings import LocalSettings
 from fedkeel.local.trainer import Trainer, plan
+from fedkeel.wire.orders import Columns, Order, Trained, add, divided
 
 
 class InProcess:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedkeel.local.orders import Order
+from fedkeel.wire.orders import Order
 
 _NAMES = [each.name for each in fields(Order)]
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import BATCH, Evaluator, score
+from fedkeel.local.executor import Score
 from fedkeel.local.executors import worker
 from fedkeel.local.executors.memory import CAN_SHARE, Lender, Parcel
 from fedkeel.local.executors.packing import pack
@@ -36,9 +37,9 @@ from fedkeel.local.executors.worker import (
     TrainRequest,
     agreed,
 )
-from fedkeel.local.orders import SUM, Columns, Order, Score, Trained
 from fedkeel.local.settings import LocalSettings
 from fedkeel.local.trainer import Trainer, plan
+from fedkeel.wire.orders import SUM, Columns, Order, Trained
 
 SHOWN = 5  # clients named in a message
 _STOP_SECONDS = 5.0

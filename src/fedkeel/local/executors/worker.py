@@ -21,8 +21,8 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executors.inprocess import consecutive, put
 from fedkeel.local.executors.memory import Parcel, Reader
 from fedkeel.local.executors.packing import unpack
-from fedkeel.local.orders import SUM, Columns, add, divided
 from fedkeel.local.trainer import Trainer
+from fedkeel.wire.orders import SUM, Columns, add, divided
 
 TICKET = struct.Struct("<i")
 END = -1

@@ -1,11 +1,11 @@
-"""What goes into an executor and what comes out of it."""
+"""What goes down to a client, and what comes up from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -172,14 +172,6 @@ def divergence(order: Order, trained: Trained, row: int) -> DivergenceError:
     )
 
 
-@dataclass(frozen=True)
-class Score:
-    """A model's result on a set of test samples."""
-
-    accuracy: float
-    loss: float
-
-
 def divided(part: Columns) -> tuple[Columns, Columns]:
     """(What has a row an order, what is a sum over all of them)."""
     sums = {name: tensor for name, tensor in part.items() if name.startswith(SUM)}
@@ -196,19 +188,3 @@ def add(sums: Columns, more: Columns) -> Columns:
             "shapes; accepted: the same for all"
         )
     return {name: tensor + more[name] for name, tensor in sums.items()}
-
-
-class Executor(Protocol):
-    """Trains clients and tests models; which executor runs never changes what is drawn."""
-
-    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        """What became of these orders, in their order; with `limit`, after so many steps."""
-        ...
-
-    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        """Test `w` on the test set, or on those samples of it."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything that outlives a call; what is asked afterwards starts anew."""
-        ...

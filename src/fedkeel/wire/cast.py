@@ -1,0 +1,52 @@
+"""Uploads in numbers of two bytes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.methods.types import Message
+from fedkeel.wire.transform import Transform, Upload, mapped
+
+
+class Cast(Transform):
+    """Rounds the update, and messages as wide as the weights, to another type.
+
+    float16 has eleven bits of precision and ends at 65504: what lies beyond becomes infinite and is refused. bfloat16
+    has eight bits and the range of float32.
+    """
+
+    kind: Literal["cast"] = "cast"
+    dtype: Literal["float16", "bfloat16"] = "float16"
+    feedback: bool = False
+    """Whether a client adds what rounding took from its last update to the next one (error feedback)."""
+
+    def initial(self, w: Tensor) -> Message:
+        """Nothing was lost yet."""
+        return {"rest": torch.zeros_like(w)} if self.feedback else {}
+
+    def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
+        """The residual is what the server will not read; an upload that it refuses leaves none."""
+        whole = upload
+        if self.feedback and upload.update.numel():
+            whole = Upload(upload.update + kept["rest"], upload.messages)
+        sent = mapped(whole, getattr(torch, self.dtype))
+        if not self.feedback:
+            return sent, {}
+        if not upload.update.numel():
+            return sent, kept
+        rest = whole.update - sent.update.to(whole.update.dtype)
+        finite = rest.isfinite().all(-1, keepdim=True)
+        return sent, {"rest": torch.where(finite, rest, torch.zeros_like(rest))}
+
+    def decode(self, upload: Upload, like: Upload) -> Upload:
+        """Back in the weights' type."""
+        return mapped(upload, {"": like.update.dtype, **{name: each.dtype for name, each in like.messages.items()}})
+
+    def itemsize(self, itemsize: int) -> int:
+        """Two bytes."""
+        return 2

@@ -1,0 +1,26 @@
+"""Uploads with a bound on how far a client may move the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedkeel.methods.types import Message
+from fedkeel.wire.transform import Transform, Upload
+
+
+class Clip(Transform):
+    """Scales an update whose Euclidean norm is above `norm` down to it; messages are left alone."""
+
+    kind: Literal["clip"] = "clip"
+    norm: Annotated[float, Field(gt=0, le=1e38)]
+
+    def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
+        """Of each client alone."""
+        norms = torch.linalg.vector_norm(upload.update.double(), dim=-1, keepdim=True)
+        factor = (self.norm / norms.clamp(min=self.norm)).to(upload.update.dtype)
+        return Upload(upload.update * factor, upload.messages), {}
