@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import fedkeel
-from fedkeel.config.experiment import Experiment
+from fedkeel.config.section import Section
 from fedkeel.data.cache import cache_folder
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import cores
@@ -40,7 +40,7 @@ _ASIDE: dict[str, Any] = {
 }
 
 
-def place(experiment: Experiment, data: FederatedData, module: nn.Module) -> Path:
+def place(experiment: Section, data: FederatedData, module: nn.Module) -> Path:
     """Where the choice for such an experiment on such a machine is kept."""
     told = {
         "experiment": experiment.model_dump(exclude=_ASIDE),

@@ -1,0 +1,100 @@
+"""Who may import whom: the walls of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "fedkeel"
+
+LEAVES = {"errors", "streams", "config.section", "config.files", "config.usercode", "config.yamltext"}
+"""Known to everybody: they know nothing but each other."""
+MAY: dict[str, set[str]] = {
+    "params": {"errors"},
+    "models": LEAVES | {"params"},
+    "data": LEAVES,
+    "methods": {"errors", "params", "config.section", "config.usercode"},
+    "wire": LEAVES | {"params", "methods"},
+    "local": LEAVES | {"params", "data", "methods", "wire"},
+    "server": LEAVES | {"params", "methods", "wire", "record.rows"},
+    "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows"},
+    "record": LEAVES | {"config"},
+    "report": LEAVES | {"data", "world.fleet", "record"},
+    "config": {"errors", "data", "models", "methods", "wire", "local.settings", "server.settings", "record.settings"}
+    | {"world.faults", "world.fleet.settings"},
+    "runner": {"*"},
+    "api": {"*"},
+    "__init__": {"*"},
+    "cli": {"*"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+KNOWN = {name(path) for path in modules()}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of the package that one imports, inside of functions too; imports for types alone count as well."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module and node.module.split(".")[0] == "fedkeel":
+                base = node.module.removeprefix("fedkeel").removeprefix(".")
+                for each in node.names:
+                    inner = f"{base}.{each.name}".removeprefix(".")
+                    yield inner if inner in KNOWN else base
+        elif isinstance(node, ast.Import):
+            yield from (each.name.removeprefix("fedkeel.") for each in node.names if each.name.startswith("fedkeel."))
+
+
+def allowed(what: str, by: str) -> bool:
+    home = by.split(".")[0]
+    may = MAY.get(home, set())
+    return what.split(".")[0] == home or "*" in may or any(what == each or what.startswith(f"{each}.") for each in may)
+
+
+@pytest.mark.parametrize("path", modules(), ids=name)
+def test_a_module_knows_only_what_it_may(path: Path) -> None:
+    by = name(path)
+    if by in LEAVES:
+        assert {what for what in imported(path) if what} <= LEAVES
+        return
+    assert [what for what in imported(path) if what and not allowed(what, by)] == []
+
+
+def test_nobody_knows_the_command_line() -> None:
+    assert [
+        name(p) for p in modules() if not name(p).startswith("cli") for w in imported(p) if w.startswith("cli")
+    ] == []
+
+
+def test_few_files_stand_beside_the_folders() -> None:
+    assert {path.stem for path in ROOT.glob("*.py")} == {"__init__", "api", "errors", "params", "streams"}
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    """Not even by way of a package's __init__."""
+    graph = {
+        name(path): {what for what in imported(path) if what in KNOWN and what != name(path)} for path in modules()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, way: tuple[str, ...]) -> None:
+        assert module not in way, " -> ".join([*way, module])
+        if module not in done:
+            for what in graph[module]:
+                visit(what, (*way, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
