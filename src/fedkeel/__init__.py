@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from fedkeel.config.experiment import Experiment
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
+    from fedkeel.record.follow import follow
+    from fedkeel.runner.sinks import Sink
     from fedkeel.runner.stopping import Stop
 
 __all__ = [
-    "DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "Stop", "StoppedError",
-    "resume", "run",
+    "DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "Sink", "Stop",
+    "StoppedError", "follow", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -20,6 +22,8 @@ _HOMES = {
     "api": ("Result", "resume", "run"),
     "data.federated": ("FederatedData",),
     "config.experiment": ("Experiment",),
+    "record.follow": ("follow",),
+    "runner.sinks": ("Sink",),
     "runner.stopping": ("Stop",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

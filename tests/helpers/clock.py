@@ -15,9 +15,8 @@ from torch import Tensor
 from fedkeel import Experiment, FederatedData
 from fedkeel.local.orders import Order, Score, Trained
 from fedkeel.params import FlatModel
-from fedkeel.runtime import RoundEnd, Simulation
+from fedkeel.runtime import Arrival, RoundEnd, Simulation
 from fedkeel.runtime.flights import Flight
-from fedkeel.runtime.progress import Arrival
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, LR, SEED, SIZES, N
 
@@ -122,7 +121,7 @@ def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
     for end in running.rounds():
         seen.ends.append(end)
         _check_books(running)
-    seen.unfinished = [row for end in seen.ends for row in end.unfinished] + running.flights.close()
+    seen.unfinished = [vars(row) for end in (*seen.ends, running.rest()) for row in end.unfinished]
     return seen
 
 

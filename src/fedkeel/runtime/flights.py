@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.local.orders import Order
+from fedkeel.record.rows import Unfinished
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.world.clock import EventQueue
 from fedkeel.world.fleet.profile import Fleet
@@ -131,8 +132,8 @@ class Flights(Stateful):
         """Jobs that were given up, but whose devices do not know it and will upload them."""
         self.idle = np.ones(len(fleet), dtype=np.bool_)
         """[N], who is neither at work nor gone."""
-        self.unfinished: list[dict[str, Any]] = []
-        """Rows of jobs that never arrived, since they were last taken."""
+        self.unfinished: list[Unfinished] = []
+        """Jobs that never arrived, since they were last taken."""
         self.lost = self.left = 0
         """Jobs that came to nothing, and those that were in flight at the end."""
 
@@ -244,7 +245,7 @@ class Flights(Stateful):
         for flight in arrived:
             self._write_down(flight, "in flight")
 
-    def close(self) -> list[dict[str, Any]]:
+    def close(self) -> list[Unfinished]:
         """The run is over: the rows of what is still in flight, and of whatever was not taken yet."""
         self.give_back(sorted(self.by_client.values(), key=lambda flight: flight.order.job))
         return self.take_unfinished()
@@ -252,17 +253,17 @@ class Flights(Stateful):
     def _write_down(self, flight: Flight, why: str) -> None:
         order = flight.order
         self.unfinished.append(
-            {
-                "client": order.client,
-                "round": order.round,
-                "start_version": order.version,
-                "dispatched": flight.dispatched,
-                "began": flight.began,
-                "ended": self.now,
-                "why": why,
-                "bytes_down": flight.bytes_down,
-                "bytes_up": flight.bytes_up,
-            }
+            Unfinished(
+                client=order.client,
+                round=order.round,
+                start_version=order.version,
+                dispatched=flight.dispatched,
+                began=flight.began,
+                ended=self.now,
+                why=why,
+                bytes_down=flight.bytes_down,
+                bytes_up=flight.bytes_up,
+            )
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -276,7 +277,7 @@ class Flights(Stateful):
         for name, value in state["queue"].items():
             setattr(self.queue, name, value)
 
-    def take_unfinished(self) -> list[dict[str, Any]]:
+    def take_unfinished(self) -> list[Unfinished]:
         """The rows since last time."""
         rows, self.unfinished = self.unfinished, []
         return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, nan
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +12,12 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.orders import Trained
 from fedkeel.methods.server import Receipt, View
+from fedkeel.record.rows import Arrivals, Refused
 from fedkeel.runtime.desk import Desk
 from fedkeel.runtime.flights import Flight, Flights, Stray
 from fedkeel.runtime.gate import Gate, Refusal
 from fedkeel.runtime.ledger import Ledger
-from fedkeel.runtime.records import Columns, columns, merging, patch
+from fedkeel.runtime.records import arrivals, patch, received
 from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.surveys import uploaded
@@ -27,7 +27,7 @@ from fedkeel.world.faults import LOST, OLD, TWICE
 class Intake(Stateful):
     """The server's side of an upload; between rounds it remembers nothing but what was refused since."""
 
-    saved = ("refused",)
+    saved = ("refused", "round")
 
     def __init__(
         self, experiment: Experiment, data: FederatedData, server: Server, flights: Flights, desk: Desk, ledger: Ledger
@@ -35,16 +35,17 @@ class Intake(Stateful):
         self._experiment, self._data, self._server = experiment, data, server
         self._flights, self._desk, self._ledger = flights, desk, ledger
         self.gate = Gate(experiment.gate, server.layout, server.client_rule.uploads, len(data))
-        self.clear()
+        self.begin(1)
 
-    def clear(self) -> None:
+    def begin(self, round: int) -> None:
         """A new round."""
+        self.round = round
         self.arrived: list[Flight] = []
         """Whose uploads may be taken in."""
-        self.told: Columns = {}
+        self.told = Arrivals()
         """What is to be recorded of those that were received at once."""
-        self.refused: list[dict[str, Any]] = []
-        """Rows of uploads that the gate refused."""
+        self.refused: list[Refused] = []
+        """Uploads that the gate refused."""
         self.models: list[tuple[Tensor, Tensor]] = []
         """As they came back, where they are to be tested."""
 
@@ -103,22 +104,23 @@ class Intake(Stateful):
         """Write it down, with the job that comes to an end with it, if one does."""
         self._ledger.turn_away(refusal.reason)
         self.refused.append(
-            {
-                "client": client,
-                "job": job,
-                "start_version": version,
-                "dispatched": None if flight is None else flight.dispatched,
-                "arrived": self._flights.now,
-                "reason": refusal.reason,
-                "detail": refusal.detail,
-                "bytes_up": bytes_up + (0 if flight is None else flight.bytes_up),
-                "bytes_down": 0 if flight is None else flight.bytes_down,
-            }
+            Refused(
+                round=self.round,
+                client=client,
+                job=job,
+                start_version=version,
+                dispatched=None if flight is None else flight.dispatched,
+                arrived=self._flights.now,
+                reason=refusal.reason,
+                detail=refusal.detail,
+                bytes_up=bytes_up + (0 if flight is None else flight.bytes_up),
+                bytes_down=0 if flight is None else flight.bytes_down,
+            )
         )
 
     # Inside.
 
-    def receive(self, flight: Flight, round: int, most: int) -> Receipt | None:
+    def receive(self, flight: Flight, most: int) -> Receipt | None:
         """Take in one update at once; nothing if the gate refuses it."""
         order = flight.order
         trained = self._desk.collect([order], most)
@@ -128,7 +130,7 @@ class Intake(Stateful):
         view = View(
             time=self._flights.now,
             version=self._server.version,
-            round=round,
+            round=self.round,
             client=order.client,
             start_version=order.version,
             fresh_version=order.fresh_version if flight.merged is not None else None,
@@ -141,7 +143,7 @@ class Intake(Stateful):
         self._record(flight, trained, view, receipt)
         return receipt
 
-    def aggregate(self) -> Columns:
+    def aggregate(self) -> Arrivals:
         """The new model from what has come of a round with a barrier; nothing if the gate lets none of it in."""
         flights = sorted(self.arrived, key=lambda flight: flight.order.job)
         orders = [flight.order for flight in flights]
@@ -151,12 +153,12 @@ class Intake(Stateful):
             left, trained = self._desk.without(orders, trained, refused)
             self.arrived = flights = [flights[row] for row in left]
             if not flights:
-                return {}
+                return Arrivals()
         version = self._server.version
         weights = self._server.aggregate(flights, trained)
         if self._experiment.evaluate_local:
             self.models = list(zip(trained.w, trained.buffers, strict=True))
-        return columns(flights, self._data.sizes, trained, weights, self._count(flights, trained), version)
+        return arrivals(flights, self._data.sizes, trained, weights, self._count(flights, trained), version)
 
     def _turned_away(self, flights: Sequence[Flight], trained: Trained) -> list[int]:
         """The rows that the gate refuses."""
@@ -179,12 +181,9 @@ class Intake(Stateful):
         notes = {name: float(said[name][0]) for name in self._server.client_rule.recorded if name in said}
         notes |= receipt.notes
         sent = self._count([flight], trained)
-        row = columns([flight], self._data.sizes, trained, [receipt.weight], sent, view.version)
-        row |= merging([flight]) | {"accepted": [receipt.accepted], "notes": [notes or None]}
-        for name, column in row.items():
-            self.told.setdefault(name, []).extend(column)
+        self.told.extend(received(flight, self._data.sizes, trained, receipt, sent, view.version, notes))
         if receipt.earlier:
-            patch(self.told["weight"], receipt.earlier)
+            patch(self.told.columns["weight"], receipt.earlier)
         if self._experiment.evaluate_local:
             self.models.append((trained.w[0], trained.buffers[0]))
 

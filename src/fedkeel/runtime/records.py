@@ -1,4 +1,4 @@
-"""What is written down of arrivals, column by column."""
+"""What is recorded of arrivals, jobs and uploads."""
 
 from __future__ import annotations
 
@@ -10,52 +10,69 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.local.orders import Trained
+from fedkeel.methods.server import Receipt
+from fedkeel.record.rows import Arrivals
 from fedkeel.runtime.flights import Flight
 
-Columns = dict[str, list[Any]]
-"""By the names of `Arrival`'s fields."""
 
-
-def columns(
+def arrivals(
     flights: Sequence[Flight],
     sizes: NDArray[np.int64],
     trained: Trained,
     weights: Sequence[float | None],
     bytes_up: Sequence[int],
     version: int,
-) -> Columns:
-    """What every arrival has; `version` is that of the model which they meet."""
+    **more: list[Any],
+) -> Arrivals:
+    """Uploads that were taken in; `version` is that of the model which they meet, `more` are further columns."""
     orders = [flight.order for flight in flights]
     epochs = [order.epochs for order in orders]
-    return {
-        "client": [order.client for order in orders],
-        "round": [order.round for order in orders],
-        "start_version": [order.version for order in orders],
-        "staleness": [version - order.version for order in orders],
-        "epochs": epochs,
-        "steps": trained.steps.tolist(),
-        "samples": sizes[[order.client for order in orders]].tolist(),
-        "learning_rates": readable(trained.lr, epochs),
-        "weight": [*weights],
-        "train_loss": trained.loss.tolist(),
-        "bytes_up": [*bytes_up],
-        "bytes_down": [flight.bytes_down for flight in flights],
-        "dispatched": [flight.dispatched for flight in flights],
-        "began": [flight.began for flight in flights],
-        "finished": [flight.finished for flight in flights],
-        "arrived": [flight.arrives for flight in flights],
-    }
+    return Arrivals(
+        client=[order.client for order in orders],
+        round=[order.round for order in orders],
+        start_version=[order.version for order in orders],
+        staleness=[version - order.version for order in orders],
+        epochs=epochs,
+        steps=trained.steps.tolist(),
+        samples=sizes[[order.client for order in orders]].tolist(),
+        learning_rates=readable(trained.lr, epochs),
+        weight=[*weights],
+        train_loss=trained.loss.tolist(),
+        bytes_up=[*bytes_up],
+        bytes_down=[flight.bytes_down for flight in flights],
+        dispatched=[flight.dispatched for flight in flights],
+        began=[flight.began for flight in flights],
+        finished=[flight.finished for flight in flights],
+        arrived=[flight.arrives for flight in flights],
+        **more,
+    )
 
 
-def merging(flights: Sequence[Flight]) -> Columns:
-    """What those have that got a fresh model."""
-    got = [(flight, flight.merged is not None) for flight in flights]
-    return {
-        "slot": [flight.order.slot if merged else None for flight, merged in got],
-        "fresh_version": [flight.order.fresh_version if merged else None for flight, merged in got],
-        "asked": [flight.asked for flight in flights],
-        "merged": [flight.merged for flight in flights],
-    }
+def received(
+    flight: Flight,
+    sizes: NDArray[np.int64],
+    trained: Trained,
+    receipt: Receipt,
+    bytes_up: Sequence[int],
+    version: int,
+    notes: dict[str, float],
+) -> Arrivals:
+    """An upload that was received at once, with what is known of a fresh model that it got and merged."""
+    merged = flight.merged is not None
+    return arrivals(
+        [flight],
+        sizes,
+        trained,
+        [receipt.weight],
+        bytes_up,
+        version,
+        slot=[flight.order.slot if merged else None],
+        fresh_version=[flight.order.fresh_version if merged else None],
+        asked=[flight.asked],
+        merged=[flight.merged],
+        accepted=[receipt.accepted],
+        notes=[notes or None],
+    )
 
 
 def patch(weights: list[float | None], earlier: Sequence[float]) -> None:

@@ -17,16 +17,16 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import DivergenceError
 from fedkeel.local.orders import Executor, Order, Score
-from fedkeel.methods.server import Progress
-from fedkeel.params import FlatModel
+from fedkeel.methods.server import Progress, ServerState
+from fedkeel.params import FlatModel, Layout
+from fedkeel.record.rows import Arrivals, Evaluation, Refused, RoundEnd, Unfinished
+from fedkeel.record.standing import Rest, Standing
 from fedkeel.runtime.clients import client_scores, local_accuracy, mean_score
 from fedkeel.runtime.desk import AT_ONCE, Desk
 from fedkeel.runtime.dispatch import Dispatcher
-from fedkeel.runtime.flights import NOT_NEEDED, Begin, Flight, Flights, Request, Stray, What
+from fedkeel.runtime.flights import NOT_NEEDED, Begin, End, Flight, Flights, Request, Stray, What
 from fedkeel.runtime.intake import Intake
 from fedkeel.runtime.ledger import Ledger
-from fedkeel.runtime.progress import Arrivals, Evaluation, RoundEnd
-from fedkeel.runtime.records import Columns
 from fedkeel.runtime.server import Server
 from fedkeel.runtime.stateful import Stateful
 from fedkeel.runtime.turns import Turns
@@ -42,6 +42,8 @@ class Simulation(Stateful):
     """
 
     saved = ("round", "over", "_tested")
+    classes = (Begin, End, Flight, Order, Refused, Request, ServerState, Stray, Unfinished)
+    """What a snapshot is made of, beside plain values and tensors."""
 
     def __init__(
         self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor | None = None
@@ -201,7 +203,7 @@ class Simulation(Stateful):
         # Of a round, no more than the server waits for; else whatever is known, wherever the run will end.
         most = self._wanted - len(self.intake.arrived) - 1 if self.pace == "stream" else AT_ONCE
         here = self.intake.land(flight, most)
-        receipt = self.intake.receive(flight, self.round, most) if here else None
+        receipt = self.intake.receive(flight, most) if here else None
         if receipt is None:
             self.turns.lost_job()
             return
@@ -222,8 +224,9 @@ class Simulation(Stateful):
             self.server.close()
         seconds = perf_counter() - self._begun
         self.ledger.end_round(seconds)
-        seen = np.array(told.get("samples", []), dtype=np.int64) * np.array(told.get("epochs", []), dtype=np.int64)
-        train_loss = float(np.average(told["train_loss"], weights=seen)) if told else None
+        columns = told.columns
+        seen = np.array(columns["samples"], dtype=np.int64) * np.array(columns["epochs"], dtype=np.int64)
+        train_loss = float(np.average(columns["train_loss"], weights=seen)) if told else None
         self._tested = last or round % self.experiment.evaluate_every == 0
         if not self.server.state.w.sum().isfinite() and not self.server.state.w.isfinite().all():
             raise self._divergence("the global model holds numbers that are infinite or none", told)
@@ -232,7 +235,7 @@ class Simulation(Stateful):
             virtual_seconds=self.flights.now,
             seconds=seconds,
             train_loss=train_loss,
-            arrivals=Arrivals(told),
+            arrivals=told,
             unfinished=self.flights.take_unfinished(),
             refused=intake.refused,
             report={name: tensor.tolist() for name, tensor in self.server.rule.report(self.server.state).items()},
@@ -242,25 +245,25 @@ class Simulation(Stateful):
             self.turns.worked()
         elif not final:
             self.turns.empty_round()
-        intake.clear()
         self.round += 1
+        intake.begin(self.round)
         if self.turns.in_rounds:
             self.turns.schedule(self.flights.now)
         self.over = self.over or self._finished(end)
         return end
 
-    def _divergence(self, what: str, told: Columns) -> DivergenceError:
+    def _divergence(self, what: str, told: Arrivals) -> DivergenceError:
         """Names the round, the learning rate, and the client that was worst off."""
-        worst = int(np.argmax(told["train_loss"])) if told else None
+        worst = told[int(np.argmax(told.columns["train_loss"]))] if told else None
         who = (
             f"at learning rate {self.experiment.local.lr:g}"
             if worst is None
-            else f"the highest training loss was {told['train_loss'][worst]:g}, of client {told['client'][worst]} at "
-            f"learning rate {told['learning_rates'][worst][0]:g}"
+            else f"the highest training loss was {worst.train_loss:g}, of client {worst.client} at "
+            f"learning rate {worst.learning_rates[0]:g}"
         )
         return DivergenceError(f"training diverged in round {self.round}: {what}; {who}; try a smaller one")
 
-    def _evaluate(self, told: Columns, train_loss: float | None) -> Evaluation:
+    def _evaluate(self, told: Arrivals, train_loss: float | None) -> Evaluation:
         assert self.executor is not None
         if self.server.client_rule.global_model:
             score = self.executor.evaluate(self.server.evaluated, self.server.buffers)
@@ -312,6 +315,46 @@ class Simulation(Stateful):
         }
 
     # What a run leaves.
+
+    def standing(self) -> Standing:
+        """In numbers."""
+        server, ledger = self.server, self.ledger
+        tensors = [server.state.w, server.buffers, *server.state.memory.values()]
+        return Standing(
+            virtual_seconds=self.flights.now,
+            bytes_up=ledger.bytes_up,
+            bytes_down=ledger.bytes_down,
+            updates=ledger.updates,
+            updates_refused=ledger.refused,
+            uploads_turned_away=ledger.turned_away,
+            jobs_lost=self.flights.lost,
+            jobs_in_flight=self.flights.left,
+            samples=ledger.samples,
+            seconds=ledger.seconds,
+            round_seconds=ledger.round_seconds,
+            parameters=server.layout.size,
+            global_model=server.client_rule.global_model,
+            state_bytes=sum(tensor.nbytes for tensor in tensors),
+        )
+
+    def rest(self) -> Rest:
+        """What came after the last round; jobs that are still on their way are given up, so ask once."""
+        return Rest(self.flights.close(), self.intake.refused)
+
+    @property
+    def layout(self) -> Layout:
+        """The parts of the model's flat vectors."""
+        return self.server.layout
+
+    @property
+    def fleet(self) -> Fleet:
+        """The devices."""
+        return self.flights.fleet
+
+    @property
+    def evaluated(self) -> tuple[Tensor, Tensor]:
+        """The model that is tested and handed to the user, (weights, buffers)."""
+        return self.server.evaluated, self.server.buffers
 
     @property
     def wall_seconds(self) -> float:

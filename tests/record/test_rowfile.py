@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel.record.rows import START, Rows, line, lines
+from fedkeel.record.rowfile import START, RowFile, line, lines
 from tests.helpers.disk import largest_file
 
 
 def test_nothing_is_changed_before_it_is_known_where_to_go_on(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("1\n2\n")
-    rows = Rows(path)
+    rows = RowFile(path)
     rows.close()
     assert path.read_text() == "1\n2\n"
 
 
 def test_rows_go_on_behind_a_position(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "a.jsonl")
+    rows = RowFile(tmp_path / "a.jsonl")
     rows.rewind(START)
     rows.add(["1\n"])
     known = rows.position
@@ -34,7 +34,7 @@ def test_rows_go_on_behind_a_position(tmp_path: Path) -> None:
     assert rows.position == {"bytes": 6, "crc32": crc32(b"1\n2\n3\n")}
     assert rows.path.read_text() == "1\n2\n3\n"
     rows.close()
-    again = Rows(tmp_path / "a.jsonl")
+    again = RowFile(tmp_path / "a.jsonl")
     assert again.objection(known) is None
     again.rewind(known)
     again.add(["4\n"])
@@ -45,7 +45,7 @@ def test_rows_go_on_behind_a_position(tmp_path: Path) -> None:
 
 def test_what_is_not_as_it_was_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    rows = Rows(path)
+    rows = RowFile(path)
     rows.add(["one\n", "two\n"])
     known = rows.position
     assert rows.objection(known) is None
@@ -60,8 +60,8 @@ def test_what_is_not_as_it_was_is_noticed(tmp_path: Path) -> None:
 
 
 def test_large_files_are_looked_at_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkeel.record.rows._CHUNK", 7)
-    rows = Rows(tmp_path / "a.jsonl")
+    monkeypatch.setattr("fedkeel.record.rowfile._CHUNK", 7)
+    rows = RowFile(tmp_path / "a.jsonl")
     for number in range(20):
         rows.add([f"{number}\n"])
     assert rows.objection(rows.position) is None
@@ -69,14 +69,14 @@ def test_large_files_are_looked_at_piece_by_piece(tmp_path: Path, monkeypatch: p
 
 
 def test_letters_beyond_ascii_are_counted_in_bytes(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "a.jsonl")
+    rows = RowFile(tmp_path / "a.jsonl")
     rows.add(["Ü\n"])
     assert rows.position["bytes"] == (tmp_path / "a.jsonl").stat().st_size == 3
     rows.close()
 
 
 def test_a_full_disk_is_an_error_once_and_loses_nothing_that_was_known(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "a.jsonl")
+    rows = RowFile(tmp_path / "a.jsonl")
     rows.rewind(START)
     rows.add(["known\n"])
     known = rows.position
@@ -85,7 +85,7 @@ def test_a_full_disk_is_an_error_once_and_loses_nothing_that_was_known(tmp_path:
     assert rows.position == known
     with largest_file(10):
         rows.close()
-    again = Rows(tmp_path / "a.jsonl")
+    again = RowFile(tmp_path / "a.jsonl")
     assert again.objection(known) is None
     again.rewind(known)
     assert again.path.read_text() == "known\n"

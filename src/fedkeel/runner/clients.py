@@ -1,10 +1,9 @@
-"""What is made of a run when its rounds are over: the model, the clients' own models, the summary."""
+"""Clients' own models: saved, tested and fine-tuned when the rounds are over."""
 
 from __future__ import annotations
 
 import copy
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +17,17 @@ from fedkeel.local.executors.choose import Choice
 from fedkeel.methods.finetune import FineTuning
 from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
-from fedkeel.runtime import Evaluation, Simulation
+from fedkeel.runtime import Simulation
 from fedkeel.runtime.clients import Model, accuracies, client_scores, finetuned, spread
 
 
 def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
     """The global model; where there is none, the global header and the models of all clients that took part."""
-    if simulation.server.client_rule.global_model:
+    if simulation.standing().global_model:
         folder.save("model", module.state_dict())
         return
-    folder.save("header", {n: t for n, t in module.state_dict().items() if n in simulation.server.layout.head_names})
+    head = simulation.layout.head_names
+    folder.save("header", {name: tensor for name, tensor in module.state_dict().items() if name in head})
     own = {client: own_model(simulation, module, client).state_dict() for client in simulation.took_part}
     folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
 
@@ -43,7 +43,7 @@ def tests_clients(simulation: Simulation) -> bool:
     """Whether clients' own models are tested at the end."""
     experiment = simulation.experiment
     asked = experiment.evaluate_clients or experiment.finetune_epochs > 0
-    return asked or not simulation.server.client_rule.global_model
+    return asked or not simulation.standing().global_model
 
 
 def score_clients(
@@ -51,7 +51,7 @@ def score_clients(
 ) -> NDArray[np.float64] | None:
     """Clients' own models on their own test shares, where that was asked for or the method is about them.
 
-    Puts the spreads into the summary, writes a row a client, and returns the accuracies after fine-tuning.
+    Puts the spreads into the summary, writes a row per client, and returns the accuracies after fine-tuning.
     """
     epochs = simulation.experiment.finetune_epochs
     if not tests_clients(simulation):
@@ -77,7 +77,8 @@ def _finetuned(
     executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
     last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
     rate = experiment.finetune.lr or last
-    lr = torch.full((epochs,), rate, dtype=simulation.server.state.w.dtype, device=simulation.server.state.w.device)
+    w, _ = simulation.evaluated
+    lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
     models = [(client, simulation.own(client)) for client in clients]
     lost: list[int] = []
 
@@ -92,48 +93,3 @@ def _finetuned(
     finally:
         executor.close()
     return accuracies(scores), lost
-
-
-def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Choice) -> dict[str, Any]:
-    """What `summary.json` holds."""
-    experiment = simulation.experiment
-    last = history[-1]
-    target = experiment.target_accuracy
-    reached = next((e for e in history if target is not None and e.accuracy >= target), None)
-    return {
-        "algorithm": experiment.algorithm.label,
-        "dataset": experiment.dataset.name,
-        "model": experiment.model.name,
-        "partition": experiment.partition.kind,
-        "clients": experiment.clients,
-        "per_round": experiment.participants,
-        "seed": experiment.seed,
-        "rounds": last.round,
-        "tested": "global model" if simulation.server.client_rule.global_model else "clients' own models",
-        "final_accuracy": last.accuracy,
-        "best_accuracy": max(e.accuracy for e in history),
-        "final_loss": last.loss,
-        "target_accuracy": target,
-        "rounds_to_target": reached.round if reached else None,
-        "virtual_seconds": simulation.flights.now,
-        "virtual_seconds_to_target": reached.virtual_seconds if reached else None,
-        "updates_to_target": reached.updates if reached else None,
-        "bytes_to_target": reached.bytes_up + reached.bytes_down if reached else None,
-        "bytes_up": simulation.ledger.bytes_up,
-        "bytes_down": simulation.ledger.bytes_down,
-        "updates": simulation.ledger.updates,
-        "updates_refused": simulation.ledger.refused,
-        "uploads_turned_away": simulation.ledger.turned_away,
-        "jobs_lost": simulation.flights.lost,
-        "jobs_in_flight": simulation.flights.left,
-        "wall_seconds": simulation.wall_seconds,
-        "seconds_per_round_median": float(np.median(simulation.ledger.round_seconds)),
-        "samples_per_second": simulation.ledger.samples / simulation.ledger.seconds,
-        "parameters": simulation.server.layout.size,
-        "executor": choice.settings.model_dump(),
-        "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
-        "device": experiment.device,
-        "threads": experiment.threads,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
