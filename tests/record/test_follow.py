@@ -253,6 +253,72 @@ def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, *actions: Callable[[
     return fedkeel.follow(folder)
 
 
+def by_hand(lost: list[int]) -> list[dict[str, list[str]]]:
+    """Rounds in which so many jobs are lost, each with an evaluation."""
+    found = []
+    for number, count in enumerate(lost, 1):
+        evaluation = Evaluation(
+            round=number, version=1, virtual_seconds=1, wall_seconds=0, accuracy=1, loss=1, bytes_up=1, bytes_down=1,
+            updates=1,
+        )  # fmt: skip
+        rows = [
+            Round(number, None, 0, count, 0, {}),
+            evaluation,
+            *[replace(LEFT, round=number, why="dropped out")] * count,
+        ]
+        round, history, *unfinished = [json.dumps(row.plain()) + "\n" for row in rows]
+        found.append({"clients": [], "unfinished": unfinished, "refused": [], "rounds": [round], "history": [history]})
+    return found
+
+
+def test_a_file_that_has_grown_past_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off and written again between two looks, with rows of another length."""
+    writer = Writer(tmp_path, by_hand([0] * 9), {})
+
+    def write(rounds: int) -> None:
+        for _ in range(5 * rounds):
+            writer.step()
+
+    def again() -> None:
+        writer.kill(0)
+        writer.resume(4)
+        write(9)
+
+    rows = scripted(tmp_path, monkeypatch, lambda: write(6), again, writer.step)
+    found = [(type(row), row.round) for row in rows]
+    assert found == [(kind, round) for round in range(1, 10) for kind in (Round, Evaluation)]
+    writer.close()
+
+
+def test_a_run_that_is_resumed_and_fails_while_a_round_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round's row is there when it is looked for; where its lost job was, another is left in flight."""
+    writer = Writer(tmp_path, by_hand([0, 1, 0]), {})
+    for _ in range(10):
+        writer.step()
+    looks = 0
+
+    def opened(path: Path) -> Any:
+        nonlocal looks
+        looks += path.name == "unfinished.jsonl"
+        if looks == 1 and writer.alive:
+            writer.kill(0)
+            writer.resume(1)
+            writer.fail()
+        return path.open("rb")
+
+    def later() -> None:
+        writer.resume(0)
+        for _ in range(11):
+            writer.step()
+
+    monkeypatch.setattr(module, "open_file", opened)
+    found = [*scripted(tmp_path, monkeypatch, later)]
+    assert looks > 1
+    assert [row.why for row in found if isinstance(row, Unfinished)] == ["dropped out"]
+    assert [row.round for row in found if isinstance(row, Round)] == [1, 2, 3]
+    writer.close()
+
+
 def test_half_a_line_is_no_row(finished: tuple[Path, Live], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, _ = template(finished[0])
     writer = Writer(tmp_path, rounds[:1], {})
