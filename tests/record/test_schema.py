@@ -85,8 +85,8 @@ def test_an_older_run_with_a_checkpoint_cannot_be_resumed(old_half: Path) -> Non
     with pytest.raises(InputError) as error:
         resume(old_half, **given())
     assert str(error.value) == (
-        f"resume: checkpoint {checkpoint} cannot be used: it was written by an earlier version of fedkeel (its format is "
-        f"1, not {FORMAT}); run it again from the start with fedkeel.run(fedkeel.Experiment.load({described!r}), "
+        f"resume: checkpoint {checkpoint} cannot be used: it was written by an earlier version of fedkeel (its format "
+        f"is 1, not {FORMAT}); run it again from the start with fedkeel.run(fedkeel.Experiment.load({described!r}), "
         "data=..., model=...), with what was given before"
     )
     assert left(old_half) == before

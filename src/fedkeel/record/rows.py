@@ -34,7 +34,8 @@ class Recorded:
         """From what was written; keys that this version does not know are left out."""
         if not isinstance(told, dict):
             raise RowError("it is no row")
-        known = _accepted(cls)  # type: ignore[arg-type]
+        kind: Any = cls
+        known = _accepted(kind)
         given = {name: told[name] for name in known if name in told and name != cls.rest}
         for name, value in given.items():
             if type(value) not in known[name]:
@@ -44,7 +45,7 @@ class Recorded:
         try:
             return cls(**given)
         except TypeError:
-            missing = next(each.name for each in _required(cls) if each.name not in given)
+            missing = next(name for name in known if name in _required(kind) and name not in given)
             raise RowError(f"{missing} is missing") from None
 
 
@@ -197,12 +198,13 @@ class Arrivals(Sequence[Arrival]):
 
     def __init__(self, **columns: list[Any]) -> None:
         """Columns by the names of `Arrival`'s fields, all of them that have no default, or none at all."""
-        required = [field.name for field in _required(Arrival)]
-        columns = columns or {name: [] for name in required}
-        wrong = columns.keys() - _accepted(Arrival).keys() | {*required} - columns.keys()
-        lengths = {*map(len, columns.values())}
-        if wrong or len(lengths) > 1:
-            raise TypeError(f"arrivals with columns of lengths {lengths}; unknown or missing: {sorted(wrong)}")
+        columns = columns or {name: [] for name in _required(Arrival)}
+        if (
+            not _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
+            or len({*map(len, columns.values())}) > 1
+        ):
+            wrong = _required(Arrival) - columns.keys() | columns.keys() - _accepted(Arrival).keys()
+            raise TypeError(f"arrivals with columns of unequal lengths, or unknown or missing ones: {sorted(wrong)}")
         self.columns = columns
 
     def extend(self, others: Arrivals) -> None:
@@ -260,8 +262,10 @@ class RoundEnd:
         return Round(self.round, self.train_loss, *counts, self.report)
 
 
-def _required(kind: Any) -> list[Any]:
-    return [field for field in fields(kind) if field.default is MISSING]
+@cache
+def _required(kind: Any) -> frozenset[str]:
+    """The fields without a default."""
+    return frozenset(field.name for field in fields(kind) if field.default is MISSING)
 
 
 @cache
