@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel import run
+from fedkeel import InputError, run
 from fedkeel.record.rows import KINDS, Arrival, Arrivals, Evaluation, Refused, Round, RoundEnd, RowError, Unfinished
 from tests.helpers import federation
 from tests.helpers.folders import faulty, rows
@@ -56,6 +56,12 @@ def test_what_a_rule_reports_are_keys_of_the_round(report: dict[str, Any]) -> No
     plain = row.plain()
     assert plain == {"round": 3, "train_loss": None, "arrived": 4, "lost": 0, "refused": 1, **report}
     assert Round.read(json.loads(json.dumps(plain))) == row
+
+
+@pytest.mark.parametrize("name", ["round", "lost", "report"])
+def test_a_rule_cannot_report_under_a_name_that_is_taken(name: str) -> None:
+    with pytest.raises(InputError, match=f"^report: {name} is not accepted"):
+        Round(3, None, 4, 0, 1, {name: 1})
 
 
 def test_a_key_of_a_later_version_is_left_out() -> None:

@@ -11,6 +11,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints, overload
 
+from fedkeel.errors import InputError
+
 
 class RowError(ValueError):
     """What is wrong with a row that was read."""
@@ -94,6 +96,11 @@ class Round(Recorded):
     """How many rows of `refused.jsonl`."""
     report: dict[str, Any]
     """What the server rule says of the round (`ServerRule.report`): these are keys of the row itself."""
+
+    def __post_init__(self) -> None:
+        taken = sorted(self.report.keys() & vars(self).keys())
+        if taken:
+            raise InputError(f"report: {taken[0]} is not accepted, a round's row has that key; accepted: another name")
 
 
 @dataclass(frozen=True)
