@@ -26,7 +26,7 @@ from fedkeel import Experiment, run
 from fedkeel.local.build import Workshop
 from fedkeel.params import FlatModel
 from fedkeel.runner.prepare import prepare
-from fedkeel.runtime import Simulation
+from fedkeel.runner.simulation import Simulation
 
 METHODS = ("fedbuff", "fedasync", "fedasmu", "fedssmu")
 ROUNDS = 5

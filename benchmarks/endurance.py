@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 
-from fedkeel import Experiment, run
+from fedkeel import Experiment, RoundEnd, run
 from fedkeel.record.folder import ROWS
-from fedkeel.runtime import RoundEnd
 
 COMMON: dict[str, Any] = {
     "dataset": {"name": "fashion-mnist-mini", "test_limit": 100},

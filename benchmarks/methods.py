@@ -24,7 +24,7 @@ from fedkeel.local.build import Workshop
 from fedkeel.methods import methods
 from fedkeel.params import FlatModel
 from fedkeel.runner.prepare import prepare
-from fedkeel.runtime import Simulation
+from fedkeel.runner.simulation import Simulation
 
 GRADIENTS = {"fedsam": 2.0, "mofedsam": 2.0, "mimelite": 2.0, "moon": 1 + 2 / 3, "fedgh": 1 + 1 / 3}
 """Of a local epoch, where it is not one: a second one (FedSAM), all data once more, or only forward."""

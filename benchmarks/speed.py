@@ -35,8 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from workloads import WORKLOADS, YARDSTICK, Workload, add_choice
 
-from fedkeel import run
-from fedkeel.runtime import RoundEnd
+from fedkeel import RoundEnd, run
 
 WARM_UP, LAST = 2, 1
 PEERS = {"pfl": "#E69F00", "flower": "#CC79A7"}

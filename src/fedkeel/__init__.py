@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
     from fedkeel.record.follow import follow
+    from fedkeel.record.rows import Arrival, Evaluation, RoundEnd
     from fedkeel.runner.sinks import Sink
     from fedkeel.runner.stopping import Stop
 
 __all__ = [
-    "DivergenceError", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result", "Sink", "Stop",
-    "StoppedError", "follow", "resume", "run",
+    "Arrival", "DivergenceError", "Evaluation", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result",
+    "RoundEnd", "Sink", "Stop", "StoppedError", "follow", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ _HOMES = {
     "record.follow": ("follow",),
     "runner.sinks": ("Sink",),
     "runner.stopping": ("Stop",),
+    "record.rows": ("Arrival", "Evaluation", "RoundEnd"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -33,12 +33,12 @@ from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Recorder
+from fedkeel.runner.scores import accuracies, client_scores
+from fedkeel.runner.simulation import Simulation, first_orders
 from fedkeel.runner.sinks import Sink, Sinks, Start, checked
 from fedkeel.runner.stopping import Stop
 from fedkeel.runner.summary import summarise
 from fedkeel.runner.threads import threads
-from fedkeel.runtime import Simulation
-from fedkeel.runtime.clients import accuracies, client_scores
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _execute(
                 raise StoppedError(f"stopped after the last round, before clients are tested; {folder.standing}")
         tuned = score_clients(simulation, workshop, choice, summary, folder)
         sinks.finish(summary)
-        simulation.executor = None  # what is kept of the run needs no workers
+        simulation.release()  # what is kept of the run needs no workers
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
 
 
@@ -186,10 +186,9 @@ def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choi
     if asked.kind == "processes" and no_workers:
         raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
     alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
-    asks = workshop.executor(alone) if workshop.rule.survey else None
-    orders = Simulation(experiment, workshop.data, flat, asks).first_orders()
-    if asks is not None:
-        asks.close()
+    asks = workshop.executor(alone)
+    orders = first_orders(experiment, workshop.data, flat, asks)
+    asks.close()
     if asked.settled:
         return settle(workshop, asked, orders, experiment.rounds, fork=False)
     kept = place(experiment, workshop.data, workshop.module)

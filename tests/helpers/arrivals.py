@@ -60,10 +60,13 @@ def arrival(
 
 
 def make_job(start: Tensor, kept: Message | None = None, received: Message | None = None) -> Job:
-    """One epoch of one step at rate 1 from these weights [..., D]."""
-    one = torch.ones(*start.shape[:-1], 1, dtype=torch.int64)
+    """One epoch of one step at rate 1 from these weights [k, D], or [D] of a client alone."""
+    if start.dim() == 1:
+        kept, received = ({name: each[None] for name, each in (told or {}).items()} for told in (kept, received))
+        start = start[None]
+    one = torch.ones(len(start), 1, dtype=torch.int64)
     return Job(
-        round=one, version=0 * one, start=start, buffers=start[..., :0], epochs=one, steps=one, lr=one.to(start.dtype),
+        round=one, version=0 * one, start=start, buffers=start[:, :0], epochs=one, steps=one, lr=one.to(start.dtype),
         momentum=0.0, samples=one, layout=layout_of(start.shape[-1]), received=received or {}, kept=kept or {},
         slot=0 * one,
     )  # fmt: skip

@@ -12,11 +12,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkeel import Experiment, FederatedData
+from fedkeel import Arrival, Experiment, FederatedData, RoundEnd
 from fedkeel.local.orders import Order, Score, Trained
 from fedkeel.params import FlatModel
-from fedkeel.runtime import Arrival, RoundEnd, Simulation
-from fedkeel.runtime.flights import Flight
+from fedkeel.runner.simulation import Simulation
+from fedkeel.world.flights import Flight
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, LR, SEED, SIZES, N
 
@@ -107,17 +107,17 @@ def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
     data, model = (data or federation.data()).to(torch.float64), FlatModel(federation.net().double())
     running = Simulation(described, data, model, executor)
     seen = Watched(running, executor)
-    launch = running.flights.launch
+    flights, at_work = running.world.flights, running.core.at_work
+    launch = flights.launch
 
     def launched(flight: Flight) -> None:
         launch(flight)
-        order, now = flight.order, running.flights.now
+        order, now = flight.order, flights.now
         assert flight.dispatched == now
-        seen.dispatched.append(
-            Dispatch(order.job, order.client, now, order.version, flight.bytes_down, len(running.flights))
-        )
+        down = at_work.sent[order.client].bytes_down
+        seen.dispatched.append(Dispatch(order.job, order.client, now, order.version, down, len(flights.by_client)))
 
-    running.flights.launch = launched  # type: ignore[method-assign]
+    flights.launch = launched  # type: ignore[method-assign]
     for end in running.rounds():
         seen.ends.append(end)
         _check_books(running)
@@ -127,13 +127,14 @@ def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
 
 def _check_books(running: Simulation) -> None:
     """Nothing is held but of jobs in flight."""
-    flights, desk = running.flights, running.desk
+    flights, desk, at_work = running.world.flights, running.world.desk, running.core.at_work
     jobs = {flight.order.job for flight in flights.by_client.values()}
     assert desk._ready.keys() <= jobs
     assert desk._results.keys() <= jobs
     assert not desk._ready.keys() & desk._results.keys()
-    assert flights.versions == {client: flight.order.version for client, flight in flights.by_client.items()}
-    assert flights.held == Counter(flights.versions.values())
+    assert at_work.sent.keys() == flights.by_client.keys()
+    assert at_work.versions == {client: flight.order.version for client, flight in flights.by_client.items()}
+    assert at_work.held == Counter(at_work.versions.values())
     assert np.flatnonzero(~flights.idle).tolist() == sorted(flights.by_client)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedkeel.methods import Job, Updates
 from fedkeel.methods.fedasmu import DynamicMixing
+from fedkeel.methods.job import Fresh
 from fedkeel.methods.mixing import TINY
 from tests.helpers import arrivals
 from tests.helpers.federation import N, Vector
@@ -52,6 +53,12 @@ class Server:
         return float(alpha)
 
 
+def fresh_model(w: Tensor, version: int | Tensor) -> Fresh[Tensor]:
+    """Weights [k, D] without statistics, as a job is given them."""
+    each = torch.full_like(w[:, :1], version, dtype=torch.int64) if isinstance(version, int) else version
+    return Fresh(w, w[:, :0], each)
+
+
 def upload(rng: np.random.Generator, start: Vector, fresh: Vector | None) -> tuple[Updates, Vector]:
     """A job of 4 epochs of 3 steps at .05, with a merge after the first if `fresh` is there; and its mean direction."""
     epochs, lr = np.repeat(rng.normal(size=(4, D)), 3, axis=0), 0.05
@@ -65,7 +72,7 @@ def upload(rng: np.random.Generator, start: Vector, fresh: Vector | None) -> tup
     if fresh is None:
         return arrivals.arrival(w, start, epochs=4, steps=12, lr=lr, layout=LAYOUT), (start - w) / (12 * lr)
     own = (w - start - share * (fresh - start)) / (1 - share / 4)
-    merged: dict[str, Any] = {"slot": torch.tensor([[1]]), "fresh": arrivals.vector(fresh)[None]}
+    merged: dict[str, Any] = {"slot": torch.tensor([[1]]), "fresh": fresh_model(arrivals.vector(fresh)[None], 6)}
     update = arrivals.arrival(
         w, start, epochs=4, steps=12, lr=lr, messages={"merge_weight": share}, layout=LAYOUT, **merged
     )
@@ -76,23 +83,23 @@ RATES = {"lambda_lr": 3.0, "sigma_lr": 0.5, "iota_lr": 0.3}
 
 
 class Bowls:
-    """F_i(w) = |w - c_i|^2 a_i / 2 on the mini-batch and |w - c_i - 1|^2 on the others' samples, one client or many."""
+    """F_i(w) = |w - c_i|^2 a_i / 2 on the mini-batch and |w - c_i - 1|^2 on the others' samples."""
 
     def __init__(self, centres: Vector, curves: Vector) -> None:
         self.centres, self.curves = centres, curves
 
-    def peek(
-        self, w: Tensor, rows: Tensor | None, on: str = "batch", gradient: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
-        assert (rows is None) == (w.dim() == 1)
-        c, a = (torch.tensor(each if rows is None else each[rows.numpy()]) for each in (self.centres, self.curves))
+    def pick(self, rows: Tensor) -> Bowls:
+        return Bowls(self.centres[rows.numpy()], self.curves[rows.numpy()])
+
+    def peek(self, w: Tensor, on: str = "batch", gradient: bool = True) -> tuple[Tensor, Tensor | None]:
+        c, a = torch.tensor(self.centres), torch.tensor(self.curves)
         away = w - c - float(on == "proxy")
         return (a * away.square()).sum(-1, keepdim=True) / 2, a * away if gradient else None
 
 
 def job(start: Tensor, kept: dict[str, Tensor], **others: Any) -> Job:
-    """One epoch of one step at rate 0.1 from these weights [..., D]."""
-    one = torch.ones_like(start[..., :1], dtype=torch.int64)
-    lr = torch.full_like(start[..., :1], 0.1)
+    """One epoch of one step at rate 0.1 from these weights [k, D]."""
+    one = torch.ones_like(start[:, :1], dtype=torch.int64)
+    lr = torch.full_like(start[:, :1], 0.1)
     told = {"round": one, "version": one, "epochs": one, "steps": one, "samples": one, "slot": one, **others}
-    return Job(start=start, buffers=start[..., :0], lr=lr, momentum=0.0, layout=LAYOUT, received={}, kept=kept, **told)
+    return Job(start=start, buffers=start[:, :0], lr=lr, momentum=0.0, layout=LAYOUT, received={}, kept=kept, **told)

@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedkeel import Experiment, FederatedData, Result, run, streams
-from fedkeel.runtime import RoundEnd
+from fedkeel import Experiment, FederatedData, Result, RoundEnd, run, streams
 
 Vector = NDArray[np.float64]
 

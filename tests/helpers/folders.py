@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, Result, run
+from fedkeel import Experiment, Result, RoundEnd, run
 from fedkeel.api import resume
 from fedkeel.errors import StoppedError
 from fedkeel.record.folder import ROWS
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import RoundEnd
 from tests.helpers.clock import experiment
 
 SETTLED: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from tests.helpers.federation import Vector
 
 
 class Quadratic:
-    """f(w) = 1/2 a (w - b)^2 for each coordinate, `steps` mini-batches an epoch; a and b [..., D]."""
+    """f(w) = 1/2 a (w - b)^2 for each coordinate, `steps` mini-batches an epoch; a and b [k, D]."""
 
     def __init__(self, a: Tensor, b: Tensor, epochs: list[int], steps: int = 2) -> None:
         self.a, self.b, self.epochs, self.each = a, b, epochs, steps
@@ -30,29 +30,26 @@ class Quadratic:
             epoch = step // self.each
             self.seen.append(epoch)
             active = sum(epochs > epoch for epochs in self.epochs)
-            if self.a.dim() == 1:
-                yield Step(epoch)
-            else:  # each client's epoch, or one for all: the loop takes both
-                yield Step(epoch if step % 2 else torch.full((active,), epoch), active)
+            # each client's epoch, or one for all: the loop takes both
+            yield Step(epoch if step % 2 else torch.full((active,), epoch), active)
 
     def grad(self, w: Tensor) -> Tensor:
-        first = slice(len(w)) if w.dim() > 1 else ...
-        return self.a[first] * (w - self.b[first])
+        return self.a[: len(w)] * (w - self.b[: len(w)])
 
 
 def job(start: Tensor, lr: Tensor, epochs: list[int] | None = None, momentum: float = 0.0, **more: Message) -> Job:
-    """Two steps an epoch from these weights [..., D]; one client or a stack of them."""
-    lead = start.shape[:-1]
-    each = torch.tensor(epochs or [lr.shape[-1]] * (lead[0] if lead else 1)).view(*lead, 1)
+    """Two steps an epoch from these weights [k, D]."""
+    count = len(start)
+    each = torch.tensor(epochs or [lr.shape[1]] * count)[:, None]
     return Job(
-        round=torch.ones(*lead, 1),
+        round=torch.ones(count, 1),
         start=start,
-        buffers=torch.zeros(*lead, 0),
+        buffers=torch.zeros(count, 0),
         epochs=each,
         steps=2 * each,
         lr=lr,
         momentum=momentum,
-        samples=torch.ones(*lead, 1),
+        samples=torch.ones(count, 1),
         layout=Layout.of(nn.Linear(start.shape[-1], 1, bias=False)),
         received=more.get("received", {}),
         kept=more.get("kept", {}),
@@ -66,7 +63,7 @@ def settled(client: ClientRule, server: ServerRule, rounds: int, epochs: int = 5
     x = torch.zeros(4, dtype=torch.float64)
     lr = torch.full((3, epochs), 0.1, dtype=torch.float64)
     kept = {name: start.expand(3, 4) for name, start in client.initial(x, x[:0]).items()}
-    state = server.init(x, job(x, lr[0]).layout, torch.ones(3))
+    state = server.init(x, job(x[None], lr[:1]).layout, torch.ones(3))
     for _ in range(rounds):
         received = {name: sent.expand(3, 4) for name, sent in server.send(state, 0).items()}
         given = job(state.w.expand(3, 4), lr, received=received, kept=kept)

@@ -31,7 +31,7 @@ def walk(batches: Batches) -> list[list[tuple[int, list[float]]]]:
             epoch = batch.epochs if isinstance(batch.epochs, int) else int(batch.epochs[row])
             seen[row].append((epoch, batch.x[row, :size, 0].tolist()))
             assert len(set(batch.x[row].flatten().tolist())) <= size + 1, "filled up with one sample of its own"
-            assert batch.ragged == (len(set(batch.sizes.tolist())) > 1)
+            assert batch.weights[row].tolist() == pytest.approx([1 / size] * size + [0.0] * (batch.y.shape[1] - size))
     return seen
 
 

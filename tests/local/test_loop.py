@@ -27,12 +27,11 @@ class Counting(ClientRule):
     """Uses every hook: halves the rate, starts elsewhere, counts steps, sends and keeps."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        job.carry["count"] = torch.zeros_like(job.samples)
-        return replace(job, start=job.start + job.received["shift"], lr=job.lr / 2)
+        carry = {"count": torch.zeros_like(job.samples)}
+        return replace(job, start=job.start + job.received["shift"], lr=job.lr / 2, carry=carry)
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        job.carry["count"] = job.carry["count"] + 1
-        return oracle.grad(w)
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        return oracle.grad(w), replace(job, carry={"count": job.carry["count"] + 1})
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return {"count": job.carry["count"]}, {"jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
@@ -54,10 +53,10 @@ def by_hand(
 def test_trajectory_on_a_quadratic(mu: float, momentum: float) -> None:
     rng = np.random.default_rng(0)
     a, b, w = rng.uniform(0.5, 2, 4), rng.normal(size=4), rng.normal(size=4)
-    oracle = Quadratic(torch.tensor(a), torch.tensor(b), [2], steps=3)
+    oracle = Quadratic(torch.tensor(a)[None], torch.tensor(b)[None], [2], steps=3)
     rates = [0.1, 0.05]
-    given = job(torch.tensor(w), torch.tensor(rates, dtype=torch.float64), momentum=momentum)
-    got = train(given, Proximal(mu=mu), oracle).w
+    given = job(torch.tensor(w)[None], torch.tensor([rates], dtype=torch.float64), momentum=momentum)
+    got = train(given, Proximal(mu=mu), oracle).w[0]
     np.testing.assert_allclose(got, by_hand(a, b, w, rates, 3, mu, momentum), rtol=1e-12)
     assert oracle.seen == [0, 0, 0, 1, 1, 1]
 
@@ -74,8 +73,10 @@ def test_a_stack_trains_as_each_client_alone(epochs: list[int], momentum: float)
     a, b, start, lr = stack()
     stacked = train(job(start, lr, epochs, momentum), Proximal(), Quadratic(a, b, epochs)).w
     for i, own in enumerate(epochs):
-        alone = train(job(start[i], lr[i, :own], None, momentum), Proximal(), Quadratic(a[i], b[i], [own])).w
-        torch.testing.assert_close(stacked[i], alone, rtol=1e-12, atol=0)
+        only = slice(i, i + 1)
+        given = job(start[only], lr[only, :own], None, momentum)
+        alone = train(given, Proximal(), Quadratic(a[only], b[only], [own])).w
+        torch.testing.assert_close(stacked[only], alone, rtol=1e-12, atol=0)
 
 
 def test_who_is_done_leaves_the_stack_with_what_it_carried() -> None:
@@ -90,11 +91,11 @@ def test_who_is_done_leaves_the_stack_with_what_it_carried() -> None:
 class Late(ClientRule):
     """Carries something only from its third step on, when others have left."""
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        job.carry["steps"] = job.carry.get("steps", torch.zeros_like(job.samples)) + 1
-        if int(job.carry["steps"].flatten()[0]) == 3:
-            job.carry["late"] = w
-        return oracle.grad(w)
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        carry = {**job.carry, "steps": job.carry.get("steps", torch.zeros_like(job.samples)) + 1}
+        if int(carry["steps"][0]) == 3:
+            carry["late"] = w
+        return oracle.grad(w), replace(job, carry=carry)
 
 
 def test_what_is_carried_late_is_named() -> None:
@@ -119,14 +120,13 @@ def test_the_servers_vector_is_never_written_to() -> None:
 
 
 def test_every_hook_is_called_and_start_weights_stay() -> None:
-    start = torch.tensor([1.0, 2.0])
-    oracle = Quadratic(torch.ones(2), torch.zeros(2), [2], steps=2)
-    given = job(
-        start, torch.tensor([0.2, 0.2]), received={"shift": torch.tensor([1.0, 0.0])}, kept={"jobs": torch.ones(1)}
-    )
+    start = torch.tensor([[1.0, 2.0]])
+    oracle = Quadratic(torch.ones(1, 2), torch.zeros(1, 2), [2], steps=2)
+    received, kept = {"shift": torch.tensor([[1.0, 0.0]])}, {"jobs": torch.ones(1, 1)}
+    given = job(start, torch.tensor([[0.2, 0.2]]), received=received, kept=kept)
     outcome = train(given, Counting(), oracle)
-    torch.testing.assert_close(outcome.job.lr, torch.tensor([0.1, 0.1]))
-    torch.testing.assert_close(outcome.w, torch.tensor([2.0, 2.0]) * 0.9**4)
+    torch.testing.assert_close(outcome.job.lr, torch.tensor([[0.1, 0.1]]))
+    torch.testing.assert_close(outcome.w, torch.tensor([[2.0, 2.0]]) * 0.9**4)
     assert outcome.message["count"].item() == 4
     assert outcome.kept["jobs"].item() == 2
-    assert start.tolist() == [1.0, 2.0]
+    assert start.tolist() == [[1.0, 2.0]]

@@ -17,7 +17,7 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order, Trained
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.methods.client import ClientRule, Merge
-from fedkeel.methods.job import Job
+from fedkeel.methods.job import Fresh, Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
@@ -39,12 +39,10 @@ class Merging(ClientRule):
     share: float = SHARE
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        return replace(
-            job, carry={"before": torch.zeros_like(job.start), "merges": torch.zeros_like(job.start[..., :1])}
-        )
+        return replace(job, carry={"before": torch.zeros_like(job.start), "merges": torch.zeros_like(job.start[:, :1])})
 
-    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
-        share = torch.full_like(w[..., :1], self.share)
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
+        share = torch.full_like(w[:, :1], self.share)
         return Merge(share, {"before": w.clone(), "merges": job.carry["merges"] + 1})
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
@@ -58,15 +56,15 @@ class Peeking(Merging):
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         job = super().begin(job, oracle)
-        one, all_ = torch.zeros_like(job.start[..., :1]), torch.zeros_like(job.start)
+        one, all_ = torch.zeros_like(job.start[:, :1]), torch.zeros_like(job.start)
         return replace(job, carry={**job.carry, **{name: all_ if name[0] == "g" else one for name in self.names}})
 
-    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
-        merge = super().refresh(job, w, oracle, rows)
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
+        merge = super().refresh(job, w, oracle)
         notes = dict(merge.notes)
         for on in ("batch", "proxy"):
-            loss, g = oracle.peek(w, rows, on)
-            alone, _ = oracle.peek(w, rows, on, gradient=False)
+            loss, g = oracle.peek(w, on)
+            alone, _ = oracle.peek(w, on, gradient=False)
             assert g is not None
             torch.testing.assert_close(alone, loss, rtol=1e-12, atol=0)
             notes |= {f"loss {on}": loss, f"g {on}": g}
@@ -106,7 +104,7 @@ def orders(module: nn.Module, jobs: list[tuple[int, int, int]]) -> list[Order]:
         order = Order(number + 1, client, 1, epochs, w, buffers, lr, {}, {}, wave=number + 2, slot=slot)
         if slot:
             fresh = torch.cos(torch.arange(len(w), dtype=torch.float64) + number % 2)
-            order = replace(order, fresh=fresh, fresh_buffers=buffers * 2 + 1, fresh_version=3)
+            order = replace(order, fresh=Fresh(fresh, buffers * 2 + 1, 3))
         made.append(order)
     return made
 
@@ -130,10 +128,9 @@ def by_hand(module: nn.Module, order: Order, momentum: float) -> dict[str, Tenso
     for step, (x, y) in enumerate(federation.batches(order.wave, order.client, order.epochs)):
         if order.slot and step == order.slot * each:
             assert order.fresh is not None
-            assert order.fresh_buffers is not None
             before = w
-            w = (1 - SHARE) * w + SHARE * order.fresh
-            model.load(w, (1 - SHARE) * model.buffers + SHARE * order.fresh_buffers)
+            w = (1 - SHARE) * w + SHARE * order.fresh.w
+            model.load(w, (1 - SHARE) * model.buffers + SHARE * order.fresh.buffers)
         model.load(w)
         loss = cross_entropy(model.forward(torch.tensor(x)), torch.tensor(y))
         g = torch.cat([part.flatten() for part in torch.autograd.grad(loss, model.parameters)])
@@ -194,8 +191,8 @@ def test_peeks_are_losses_and_gradients_as_they_are(model: str, executor: str) -
         each = -(-federation.SIZES[order.client] // BATCH)
         x, y = list(federation.batches(order.wave, order.client, order.epochs))[order.slot * each]
         batches = Batches(workshop.data, workshop.local, SEED, [1], [order.client], [1])
-        others = [part[0] for part in batches.proxy(np.arange(1))]
-        for on, samples in (("batch", (torch.tensor(x), torch.tensor(y))), ("proxy", tuple(others))):
+        others = batches.proxy(np.arange(1))
+        for on, samples in (("batch", (torch.tensor(x), torch.tensor(y))), ("proxy", (others.x[0], others.y[0]))):
             loss = cross_entropy(flat.forward(samples[0]), samples[1])
             g = torch.cat([part.flatten() for part in torch.autograd.grad(loss, flat.parameters)])
             torch.testing.assert_close(got.messages[f"loss {on}"][row, 0], loss.detach(), rtol=0, atol=1e-12)
@@ -220,7 +217,7 @@ def test_a_share_of_nothing_and_a_job_that_was_not_answered_are_plain_training()
     module = federation.net().double()
     made = orders(module, JOBS)
     ignored = trained("one stack", shop(module, Merging(share=0.0)), made)
-    unanswered = [replace(order, fresh=None, fresh_buffers=None) for order in made]
+    unanswered = [replace(order, fresh=None) for order in made]
     plain = trained("one stack", shop(module, Merging()), unanswered)
     assert torch.equal(ignored.w, plain.w)
     assert not plain.messages["merges"].any()
@@ -233,7 +230,7 @@ def test_a_share_of_one_starts_again_from_the_fresh_model() -> None:
     (order,) = orders(module, [(3, 3, 2)])
     got = trained("serial", shop(module, Merging(share=1.0)), [order])
     assert order.fresh is not None
-    w = order.fresh.numpy()
+    w = order.fresh.w.numpy()
     for x, y in list(federation.batches(order.wave, 3, 3))[6:]:
         w = w - float(order.lr[2]) * federation.gradient(w, x, y)
     np.testing.assert_allclose(got.w[0], w, rtol=0, atol=1e-12)
@@ -243,13 +240,13 @@ def test_proxy_samples_are_others_and_always_the_same() -> None:
     data, local = federation.data().to(torch.float64), LocalSettings(batch_size=BATCH)
     largest_first = sorted(range(N), key=lambda client: -federation.SIZES[client])
     together = Batches(data, local, SEED, [1] * N, largest_first, [1] * N).proxy(np.arange(N))
-    assert together[0].shape == (N, PROXY, FEATURES)
+    assert together.x.shape == (N, PROXY, FEATURES)
     for row, client in enumerate(largest_first):
         for wave in (1, 9):
-            x, y = Batches(data, local, SEED, [wave], [client], [2]).proxy(np.arange(1))
-            assert torch.equal(x[0], together[0][row])
-            assert torch.equal(y[0], together[1][row])
+            alone = Batches(data, local, SEED, [wave], [client], [2]).proxy(np.arange(1))
+            assert torch.equal(alone.x[0], together.x[row])
+            assert torch.equal(alone.y[0], together.y[row])
         own = {tuple(sample) for sample in federation.clients()[client][0].tolist()}
-        assert not own & {tuple(sample) for sample in together[0][row].tolist()}
+        assert not own & {tuple(sample) for sample in together.x[row].tolist()}
     other = Batches(data, local, SEED + 1, [1], [largest_first[0]], [1]).proxy(np.arange(1))
-    assert not torch.equal(other[0][0], together[0][0])
+    assert not torch.equal(other.x[0], together.x[0])

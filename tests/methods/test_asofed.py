@@ -35,10 +35,11 @@ def train(rule: Followed, job: Job, noise: Vector, lr: float) -> tuple[Tensor, M
     oracle, w = Bowl(noise), job.start
     job = rule.begin(job, oracle)
     for _ in noise:
-        w = w - lr * rule.step(job, w, oracle)
+        direction, job = rule.advance(job, w, oracle)
+        w = w - lr * direction
     messages, kept = rule.end(job, w, oracle)
     assert not messages
-    return w, kept
+    return (w, kept) if len(w) > 1 else (w[0], {name: each[0] for name, each in kept.items()})
 
 
 def by_hand(
@@ -98,8 +99,8 @@ def test_the_proximal_term_changes_the_gradient() -> None:
         rule = Followed(lam=lam)
         assert rule.pull == lam
         job = rule.begin(make_job(start, rule.initial(start, start[:0])), Bowl(np.zeros((1, D))))
-        direction = rule.step(job, away, Bowl(np.zeros((1, D))))
-        np.testing.assert_allclose(direction, CURVATURE * (away.numpy() - CENTRE) + lam * away.numpy(), rtol=1e-12)
+        direction, _ = rule.advance(job, away[None], Bowl(np.zeros((1, D))))
+        np.testing.assert_allclose(direction[0], CURVATURE * (away.numpy() - CENTRE) + lam * away.numpy(), rtol=1e-12)
 
 
 def test_with_no_decay_the_direction_is_the_gradient_itself() -> None:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import nn
 
-from fedkeel import Experiment, InputError, run
+from fedkeel import Experiment, InputError, RoundEnd, run
 from fedkeel.methods.fedagg import optimal_learning_rates
 from fedkeel.methods.types import exact_sum
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.federation import EPOCHS, EXECUTORS, LR, ROUNDS, SIZES, Vector
 
@@ -221,7 +220,7 @@ def check(chosen: Settings, executor: str = "serial", local: Settings | None = N
             close(used, expected)
     close(federation.weights(result), x)
     if known is not None:
-        close(torch.stack([result.simulation.server.state.memory[name] for name in ("gradient", "way")]), known)
+        close(torch.stack([result.simulation.core.model.state.memory[name] for name in ("gradient", "way")]), known)
     return ends
 
 
@@ -390,7 +389,7 @@ def test_how_many_workers_there_are_changes_no_bit(
         for executor in ("here", "alone", "processes, stack 2", "processes, stack 2")
     ]
     for result, ends in runs[1:]:
-        assert torch.equal(result.simulation.server.state.w, runs[0][0].simulation.server.state.w)
+        assert torch.equal(result.simulation.core.model.state.w, runs[0][0].simulation.core.model.state.w)
         assert [end.report for end in ends] == [end.report for end in runs[0][1]]
 
 

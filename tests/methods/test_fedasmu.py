@@ -15,22 +15,33 @@ from torch import Tensor
 
 from fedkeel.errors import InputError
 from fedkeel.methods import find
-from fedkeel.methods.fedasmu import (
-    AsynchronousMixing,
-    FreshMerge,
+from fedkeel.methods.fedasmu import AsynchronousMixing, FreshMerge
+from fedkeel.methods.mixing import (
+    TINY,
     device_gradients,
-    device_weight,
+    freshness,
+    importance,
+    own_displacement,
+    saturated,
     server_gradients,
-    server_weight,
 )
-from fedkeel.methods.mixing import TINY, freshness, importance, own_displacement
 from tests.helpers import arrivals
-from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, job, upload
+from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, fresh_model, job, upload
 from tests.helpers.federation import N, Vector
 
 lambdas, sigmas, iotas = st.floats(0.01, 20), st.floats(0, 4), st.floats(0, 1)
 gammas, upsilons, mus = st.floats(0.01, 20), st.floats(0, 1), st.floats(0.05, 5)
 versions, ages = st.integers(1, 200), st.integers(0, 99)
+
+
+def server_weight(version: Any, start: Any, lambda_: Any, sigma: Any, iota: Any, mu: float) -> Any:
+    """alpha of Eq. 2 in (0, 1), given versions t >= o >= 1."""
+    return saturated(importance(version, version - start + 1, lambda_, sigma, iota), mu)
+
+
+def device_weight(version: Any, start: Any, gamma: Any, upsilon: Any, mu: float) -> Any:
+    """beta of Eq. 10 in [0, 1), given versions g >= o >= 1."""
+    return saturated(freshness(version, version - start + 1, gamma, upsilon), mu)
 
 
 def tensors(*numbers: float) -> list[Tensor]:
@@ -247,7 +258,7 @@ def test_a_constant_gradient_is_found_exactly_whatever_was_merged(
             w = w - lr * velocity
     merged: dict[str, Any] = {
         "slot": torch.tensor([[slot]]),
-        "fresh": arrivals.vector(fresh)[None],
+        "fresh": fresh_model(arrivals.vector(fresh)[None], 6),
         "momentum": momentum,
     }
     update = arrivals.arrival(
@@ -276,14 +287,11 @@ def test_the_ablated_server_weighs_as_fedasync_does() -> None:
 # The device.
 
 
-def merge(rule: FreshMerge, w: Tensor, fresh: Tensor, oracle: Any, rows: Tensor | None, kept: Any) -> Any:
-    """A refresh of version 6 into jobs that started from 2 (and 3, 4, ... in a stack), in the code's count from 0."""
-    version = torch.full_like(w[..., :1], 2, dtype=torch.int64)
-    if rows is not None:
-        version += torch.arange(len(w))[:, None]
-    told = {"version": version, "fresh": fresh, "fresh_version": torch.full_like(version, 6)}
-    begun = rule.begin(job(w, kept, **told), oracle)
-    return rule.refresh(begun, w, oracle, rows)
+def merge(rule: FreshMerge, w: Tensor, fresh: Tensor, oracle: Any, kept: Any) -> Any:
+    """A refresh of version 6 into jobs that started from 2, 3, 4, ..., in the code's count from 0."""
+    version = torch.arange(2, 2 + len(w))[:, None]
+    begun = rule.begin(job(w, kept, version=version, fresh=fresh_model(fresh, 6)), oracle)
+    return rule.refresh(begun, w, oracle)
 
 
 def by_hand(
@@ -322,7 +330,7 @@ def test_a_merge_by_hand_alone_and_in_a_stack(reading: Any, reward: Any, lr: flo
         "gamma": torch.tensor([[2.0], [3.0], [0.5]]).double(),
         "upsilon": torch.tensor([[0.1], [0.9], [0.0]]).double(),
     }
-    stack = merge(rule, torch.tensor(w)[rows], torch.tensor(fresh)[rows], oracle, rows, kept)
+    stack = merge(rule, torch.tensor(w)[rows], torch.tensor(fresh)[rows], oracle.pick(rows), kept)
     for place, row in enumerate(rows.tolist()):
         numbers = 2 + place, float(kept["gamma"][place]), float(kept["upsilon"][place])
         expected = by_hand(rule, w[row], fresh[row], centres[row], curves[row], *numbers)
@@ -330,15 +338,14 @@ def test_a_merge_by_hand_alone_and_in_a_stack(reading: Any, reward: Any, lr: flo
         np.testing.assert_allclose([float(stack.notes[name][place]) for name in NAMES], expected, rtol=1e-12)
     alone = merge(
         rule,
-        torch.tensor(w[3]),
-        torch.tensor(fresh[3]),
-        Bowls(centres[3], curves[3]),
-        None,
-        {name: tensor[0] for name, tensor in kept.items()},
+        torch.tensor(w[3:]),
+        torch.tensor(fresh[3:]),
+        Bowls(centres[3:], curves[3:]),
+        {name: tensor[:1] for name, tensor in kept.items()},
     )
     for name in NAMES:
-        assert alone.notes[name].shape == (1,)
-        np.testing.assert_allclose(alone.notes[name], stack.notes[name][0], rtol=1e-12)
+        assert alone.notes[name].shape == (1, 1)
+        np.testing.assert_allclose(alone.notes[name], stack.notes[name][:1], rtol=1e-12)
 
 
 def test_what_a_device_sends_keeps_and_is_charged_for() -> None:
@@ -350,17 +357,19 @@ def test_what_a_device_sends_keeps_and_is_charged_for() -> None:
     messages, after = rule.end(replace(begun, carry=carry), w, Bowls(np.zeros(D), np.ones(D)))  # type: ignore[arg-type]
     assert tuple(messages) == rule.recorded == NAMES
     assert after["gamma"].tolist() == [[4.0]] * 3
-    assert rule.weigh(messages, 3).tolist() == [8, 8, 8]  # two numbers of four bytes
+    sends = rule.sends(LAYOUT, {})
+    assert tuple(sends) == NAMES
+    assert sum(each.numbers for each in sends.values()) == 2  # the others are for the record
 
 
 @pytest.mark.parametrize("ablation", ["FA", "0", 0])
 def test_without_merges_nothing_is_asked_sent_or_kept(ablation: Any) -> None:
-    rule, w = FreshMerge(ablation=ablation), torch.zeros(D)
-    assert rule.initial(w, w[:0]) == {}
+    rule, w = FreshMerge(ablation=ablation), torch.zeros(1, D)
+    assert rule.initial(w[0], w[0, :0]) == {}
     assert rule.asks_after({}, {}, 10, (0.0, 0.0)) == 0
     begun = rule.begin(job(w, {}), None)  # type: ignore[arg-type]
     assert rule.end(begun, w, None) == ({}, {})  # type: ignore[arg-type]
-    assert rule.weigh({}, 2).tolist() == [0, 0]
+    assert rule.sends(LAYOUT, {}) == {}
 
 
 def test_phi_stays_finite_and_gamma_can_come_back_from_zero() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkeel import streams
+from fedkeel import Arrival, RoundEnd, streams
 from fedkeel.methods import find
 from fedkeel.methods.fedasmu import DynamicMixing, FreshMerge
-from fedkeel.runtime import Arrival, RoundEnd
 from tests.helpers import federation
 from tests.helpers.fedasmu import Server
 from tests.helpers.federation import BATCH, CLASSES, EXECUTORS, FEATURES, LR, PER_ROUND, SEED, SIZES, N, Vector

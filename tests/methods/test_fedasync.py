@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel import Experiment, InputError
+from fedkeel import Experiment, InputError, RoundEnd
 from fedkeel.methods import Oracle, ServerState, find
-from fedkeel.methods.fedasync import Function, NearStart, StalenessMixed, mix, staleness_factor
-from fedkeel.runtime import RoundEnd
+from fedkeel.methods.fedasync import NearStart
+from fedkeel.methods.staleness import Function, StalenessMixed, mix, staleness_factor
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, layout_of, make_job, timeline, vector, view
 from tests.helpers.federation import EXECUTORS, LR, Vector

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedkeel import Experiment, FederatedData, InputError, Result, run
-from fedkeel.runtime import RoundEnd, clients
+from fedkeel import Experiment, FederatedData, InputError, Result, RoundEnd, run
+from fedkeel.runner import scores
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, PER_ROUND, ROUNDS, SEED, Vector
 
@@ -149,7 +149,7 @@ def test_fine_tuning_is_for_every_method_and_can_be_left_out() -> None:
 def test_more_clients_than_are_fine_tuned_at_once(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two together, and those without samples have nothing to train or to be tested on."""
     empty = 0, 2, 3
-    monkeypatch.setattr(clients, "AT_ONCE", 2)
+    monkeypatch.setattr(scores, "AT_ONCE", 2)
     monkeypatch.setattr(federation, "data", lambda: federated(*empty))
     result, _ = federation.train("fedbabu", executor, federation.net(4))
     tuned = shares(result.model, epochs=5, without=empty)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedkeel import Experiment, InputError
+from fedkeel import Experiment, InputError, RoundEnd
 from fedkeel.methods import ServerState
 from fedkeel.methods.fedbuff import Buffered
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, layout_of, timeline, vector, view
 from tests.helpers.federation import EXECUTORS, LR, Vector

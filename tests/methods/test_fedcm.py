@@ -71,7 +71,7 @@ def check(algorithm: dict[str, Any], executor: str, model: nn.Module | None = No
     result, _ = federation.train(algorithm, executor, model, local=hand.get("local", {}))
     x, delta = by_hand(**hand)
     np.testing.assert_allclose(federation.weights(result), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(result.simulation.server.state.memory["delta"], delta, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.core.model.state.memory["delta"], delta, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -94,7 +94,7 @@ def test_settings_by_hand(case: str, executor: str) -> None:
 def test_delta_is_divided_by_the_rate_that_made_it() -> None:
     """After one round at rate LR, whatever the rate of the next one will be."""
     steady, falling = (
-        federation.train("fedcm", rounds=1, local={"lr_decay": decay})[0].simulation.server.state.memory["delta"]
+        federation.train("fedcm", rounds=1, local={"lr_decay": decay})[0].simulation.core.model.state.memory["delta"]
         for decay in (1.0, 0.1)
     )
     np.testing.assert_array_equal(steady, falling)
@@ -109,7 +109,7 @@ def test_delta_has_the_length_of_a_gradient_however_many_steps_made_it() -> None
     )
     assert {arrival.steps for arrival in ends[0].arrivals} == {7}
     assert np.linalg.norm(expected) > 0.005
-    np.testing.assert_allclose(result.simulation.server.state.memory["delta"], expected, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(result.simulation.core.model.state.memory["delta"], expected, rtol=0, atol=1e-7)
 
 
 def plain_mean(rate: float, rounds: int) -> Vector:

@@ -64,8 +64,8 @@ def by_hand(
 
 def check(result: Result, hand: Hand) -> None:
     np.testing.assert_allclose(federation.weights(result), hand.mean, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(result.simulation.server.state.w, hand.x, rtol=0, atol=1e-12)
-    kept = result.simulation.desk.kept
+    np.testing.assert_allclose(result.simulation.core.model.state.w, hand.x, rtol=0, atol=1e-12)
+    kept = result.simulation.world.desk.kept
     assert kept.keys() == hand.grad.keys()
     for client, message in kept.items():
         np.testing.assert_allclose(-hand.alpha[client] * message["h"], hand.grad[client], rtol=0, atol=1e-12)
@@ -139,7 +139,7 @@ def test_the_mean_of_the_clients_is_tested_and_not_the_servers_own_model() -> No
 
 
 def test_who_is_absent_keeps_its_state() -> None:
-    one, two = (federation.train(FEDDYN, rounds=rounds)[0].simulation.desk.kept for rounds in (1, 2))
+    one, two = (federation.train(FEDDYN, rounds=rounds)[0].simulation.world.desk.kept for rounds in (1, 2))
     first, second = federation.chosen(1), federation.chosen(2)
     assert [*one] == first
     assert sorted(two) == sorted({*first, *second})

@@ -14,7 +14,6 @@ from fedkeel import Experiment, FederatedData, InputError, Result, run, streams
 from fedkeel.local.build import Workshop
 from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
-from fedkeel.local.trainers import plan
 from fedkeel.methods import ServerState, Updates
 from fedkeel.methods.fedgh import HeaderTraining, PrivateBody
 from fedkeel.models.classifier import Classifier
@@ -192,17 +191,15 @@ def test_class_means_of_ragged_stacks() -> None:
     shop, flat = Workshop(net, data, PrivateBody(), local, SEED), FlatModel(copy.deepcopy(net))
     kept, rates = {"w": flat.w + 0.1, "buffers": flat.buffers}, torch.full((EPOCHS,), LR, dtype=torch.float64)
     orders = [Order(c, c, 1, EPOCHS, flat.w.clone(), flat.buffers, rates, {}, kept) for c in range(len(sizes))]
-    rows = plan(orders, data, local, 100)[0]
     for kind in (ExecutorSettings(kind="serial"), ExecutorSettings(kind="vectorised", stack=4)):
-        columns = shop.trainer(kind)([orders[row] for row in rows])
-        for place, row in enumerate(rows):
-            x, y = clients[row]
-            flat.load(columns["w"][place])
+        columns = shop.executor(kind).train(orders).columns
+        for row, (x, y) in enumerate(clients):
+            flat.load(columns["w"][row])
             z = split(flat.module)[0](x.double()).detach()
             held = [label for label in range(5) if (y == label).any()]
             expected = torch.stack([z[y == label].mean(0) for label in held])
-            assert columns["message/held"][place].nonzero()[:, 0].tolist() == held
-            torch.testing.assert_close(columns["message/means"][place, held], expected, rtol=0, atol=1e-12)
+            assert columns["message/held"][row].nonzero()[:, 0].tolist() == held
+            torch.testing.assert_close(columns["message/means"][row, held], expected, rtol=0, atol=1e-12)
 
 
 def test_the_zoos_linear_model_runs() -> None:

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from fedkeel import Experiment, run
+from fedkeel import Experiment, RoundEnd, run
 from fedkeel.errors import DivergenceError
 from fedkeel.methods import ServerState, Updates
-from fedkeel.methods.fedlga import GradientApproximation, Reading, approximate_update
+from fedkeel.methods.fedlga import GradientApproximation, completion_factor
+from fedkeel.methods.types import Reading
 from fedkeel.params import Layout
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.commands import fedkeel
 from tests.helpers.federation import BATCH, EXECUTORS, LR, SIZES, Vector
@@ -28,6 +29,26 @@ RUNAWAY = [
     "partition=classes", "partition.classes=2", "local.epochs=5", "local.batch_size=10", "local.lr=0.003",
     "fleet.rho=0.5", "executor.kind=serial", "algorithm=fedlga",
 ]  # fmt: skip
+
+
+def approximate_update(
+    delta: Tensor,
+    mean_full_delta: Tensor,
+    epochs_done: int,
+    epochs: int,
+    lr: float,
+    steps_per_epoch: int,
+    reading: Reading = "practical",
+) -> Tensor:
+    """[D], what `epochs` would have made of an update `delta` [D] after `epochs_done` of them.
+
+    `mean_full_delta` [D] is the mean update of those who finished.
+    """
+    wide, full = delta.double(), mean_full_delta.double()
+    numbers = lr * steps_per_epoch * epochs_done, epochs - epochs_done, epochs_done
+    length, missing, done = (torch.tensor(float(number), dtype=torch.float64) for number in numbers)
+    factor = completion_factor(wide @ full, wide @ wide, length, missing, done, reading)
+    return (factor * wide).to(delta)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """FedNorm against its one-dimensional problem and its rounds written out in numpy."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import nn
 
 from fedkeel.methods.fednorm import NormRate, norm_learning_rate
 from tests.helpers import federation
+from tests.helpers.arrivals import make_job
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
 
 D, NUMBER = federation.FEATURES * federation.CLASSES, 8  # weights of the federation's model, and bytes of a float64
@@ -151,8 +152,9 @@ def test_the_last_move_goes_down_beside_the_weights() -> None:
 def test_a_rate_that_has_decayed_to_nothing_does_not_start_anew() -> None:
     """In float32, 0.5^k runs out of numbers; whether a client has a rate yet is another question."""
     rule = NormRate(reading="literal", gamma=0.5)
-    kept = {"rate": torch.zeros(1), "round": torch.tensor([143])}
-    job = SimpleNamespace(kept=kept, round=torch.tensor([144]), carry={})
-    assert rule._smooth(job, torch.tensor([0.01]), torch.zeros(1)).tolist() == [0.0]  # type: ignore[arg-type]
-    first = SimpleNamespace(kept={**kept, "round": torch.tensor([0])}, round=torch.tensor([1]), carry={})
-    assert rule._smooth(first, torch.tensor([0.01]), torch.zeros(1)).tolist() == pytest.approx([0.005])  # type: ignore[arg-type]
+    kept = {"rate": torch.zeros(1, 1), "round": torch.tensor([[143]])}
+    job = replace(make_job(torch.ones(1, D)), lr=torch.tensor([[0.01]]))
+    later = replace(job, kept=kept, round=torch.tensor([[144]]))
+    assert rule.smoothed(later, torch.zeros(1, 1)).lr.tolist() == [[0.0]]
+    first = replace(job, kept={**kept, "round": torch.tensor([[0]])}, round=torch.tensor([[1]]))
+    assert rule.smoothed(first, torch.zeros(1, 1)).lr.item() == pytest.approx(0.005)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel import Experiment, FederatedData, InputError, Result, run
+from fedkeel import Experiment, FederatedData, InputError, Result, RoundEnd, run
 from fedkeel.local.loop import Step, train
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.fednova import NormalisedAverage
@@ -16,7 +16,6 @@ from fedkeel.methods.fedprox import Proximal
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.server import ServerRule, ServerState
 from fedkeel.params import Layout
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
 
@@ -155,7 +154,7 @@ class Quadratic:
         self.a, self.b, self.epochs = torch.tensor(a), torch.tensor(b), epochs
 
     def steps(self) -> Iterator[Step]:
-        yield from (Step(step // 2) for step in range(2 * self.epochs))
+        yield from (Step(step // 2, 1) for step in range(2 * self.epochs))
 
     def grad(self, w: Tensor) -> Tensor:
         return self.a * (w - self.b)
@@ -171,10 +170,10 @@ def fixed_point(rule: ServerRule, lr: float, momentum: float, mu: float, a: Vect
     def round_(x: Vector) -> Vector:
         start, models = torch.tensor(x), []
         for epochs, n, own_a, own_b in zip(WORK, SAMPLES, a, b, strict=True):
-            count, none = torch.tensor([epochs]), torch.zeros(0)
-            lr_ = rates[:epochs]
-            job = Job(count, start, none, count, 2 * count, lr_, momentum, torch.tensor([n]), layout, {}, {})
-            models.append(train(job, Proximal(mu=mu), Quadratic(own_a, own_b, epochs)).w)  # type: ignore[arg-type]
+            count, none = torch.tensor([[epochs]]), torch.zeros(1, 0)
+            lr_ = rates[None, :epochs]
+            job = Job(count, start[None], none, count, 2 * count, lr_, momentum, torch.tensor([[n]]), layout, {}, {})
+            models.append(train(job, Proximal(mu=mu), Quadratic(own_a, own_b, epochs)).w[0])  # type: ignore[arg-type]
         epochs_, samples = torch.tensor(WORK)[:, None], torch.tensor(SAMPLES)[:, None]
         old, every = start.expand(len(WORK), -1), rates.expand(len(WORK), -1)
         updates = Updates(

@@ -10,7 +10,7 @@ import torch
 
 from fedkeel.methods.fedssmu import RoundMerge, StreamedMixing
 from tests.helpers import arrivals
-from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, job, upload
+from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, fresh_model, job, upload
 from tests.helpers.federation import N
 
 
@@ -85,10 +85,9 @@ def test_a_merge_counts_in_rounds() -> None:
     told = {
         "round": torch.tensor([[1], [9]]),
         "version": torch.tensor([[0], [80]]),
-        "fresh_version": torch.tensor([[3], [81]]),
-        "fresh": torch.ones_like(w),
+        "fresh": fresh_model(torch.ones_like(w), torch.tensor([[3], [81]])),
     }
     oracle: Any = Bowls(np.zeros((2, D)), np.ones((2, D)))
-    merge = rule.refresh(rule.begin(job(w, kept, **told), oracle), w, oracle, torch.arange(2))
+    merge = rule.refresh(rule.begin(job(w, kept, **told), oracle), w, oracle)
     phi = np.array([3 * (1 - 0.1 / 2), 3 / 3 * (1 - 0.1 / 2**0.5)])
     np.testing.assert_allclose(merge.share[:, 0], phi / (1 + phi), rtol=1e-12)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedkeel import Experiment, InputError, run
-from fedkeel.runtime import RoundEnd
+from fedkeel import Experiment, InputError, RoundEnd, run
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
 
@@ -67,7 +66,7 @@ def check(settings: dict[str, Any], executor: str, model: nn.Module | None = Non
     result, _ = federation.train(algorithm, executor, model, local=hand.get("local", {}))
     x, m = by_hand(**hand)
     np.testing.assert_allclose(federation.weights(result), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(result.simulation.server.state.memory["m"], m, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.core.model.state.memory["m"], m, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["paper", "fedjax"])
@@ -100,7 +99,7 @@ def test_the_first_momentum_is_the_gradient_of_all_samples_at_the_first_model() 
     )
     x, y = (np.concatenate(parts) for parts in zip(*federation.clients(), strict=True))
     expected = federation.gradient(federation.start(), x, y)
-    np.testing.assert_allclose(result.simulation.server.state.memory["m"], expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.core.model.state.memory["m"], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["paper", "fedjax"])

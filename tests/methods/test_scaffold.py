@@ -67,13 +67,13 @@ def by_hand(
 
 def kept(result: Result) -> dict[int, Vector]:
     """The c_i of everybody who has one."""
-    return {client: message["c"].numpy() for client, message in result.simulation.desk.kept.items()}
+    return {client: message["c"].numpy() for client, message in result.simulation.world.desk.kept.items()}
 
 
 def check(result: Result, expected: tuple[Vector, Vector, dict[int, Vector]]) -> None:
     x, c, own = expected
     np.testing.assert_allclose(federation.weights(result), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(result.simulation.server.state.memory["c"], c, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result.simulation.core.model.state.memory["c"], c, rtol=0, atol=1e-12)
     assert kept(result).keys() == own.keys()
     for client, control in kept(result).items():
         np.testing.assert_allclose(control, own[client], rtol=0, atol=1e-12)
@@ -132,7 +132,7 @@ def test_steps_are_counted_and_not_epochs(local: dict[str, Any]) -> None:
 def test_the_servers_control_variate_is_the_mean_over_all_clients() -> None:
     for rounds in (1, ROUNDS):
         result, _ = federation.train("scaffold", rounds=rounds)
-        c, total = result.simulation.server.state.memory["c"].numpy(), np.sum([*kept(result).values()], axis=0)
+        c, total = result.simulation.core.model.state.memory["c"].numpy(), np.sum([*kept(result).values()], axis=0)
         assert np.abs(total).max() > 0.05
         np.testing.assert_allclose(c, total / N, rtol=0, atol=1e-12)
 

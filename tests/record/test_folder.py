@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedkeel import Experiment, InputError, run
+from fedkeel import Experiment, InputError, RoundEnd, run
 from fedkeel.errors import FedkeelError
 from fedkeel.local.executors import choose
 from fedkeel.record import folder as folders
@@ -23,7 +23,6 @@ from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder, check_free, check_room
 from fedkeel.record.subject import Subject
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 from tests.helpers.disk import largest_file
 from tests.helpers.folders import faulty, left, resumed, rows, same

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, Sink, api, cli
+from fedkeel import Experiment, RoundEnd, Sink, api, cli
 from fedkeel.cli import display
 from fedkeel.local.executors import choose
 from fedkeel.runner import summary
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import RoundEnd
 from tests.helpers.commands import fedkeel
 from tests.helpers.folders import left, rows, same
 from tests.helpers.repository import ROOT

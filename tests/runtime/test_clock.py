@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from torch import Tensor
 
-from fedkeel import Experiment, FederatedData
+from fedkeel import Arrival, Experiment, FederatedData, RoundEnd
 from fedkeel.errors import FedkeelError
-from fedkeel.runtime import Arrival, RoundEnd, turns
-from fedkeel.runtime.clients import finetuned
+from fedkeel.runner.scores import finetuned
+from fedkeel.server import core
 from tests.helpers import federation
 from tests.helpers.clock import (
     MODEL,
@@ -50,7 +50,7 @@ def _time_never_runs_backwards(seen: Watched) -> None:
     before = 0.0
     for end in seen.ends:
         times = [arrival.arrived for arrival in end.arrivals]
-        if seen.simulation.pace != "barrier":
+        if seen.simulation.experiment.pace != "barrier":
             assert times == sorted(times)
         assert all(before <= time <= end.virtual_seconds for time in times)
         assert before <= end.virtual_seconds
@@ -100,7 +100,7 @@ def _every_job_has_one_fate(seen: Watched) -> dict[int, str]:
 
 
 def _the_reason_is_true(seen: Watched, row: dict[str, Any]) -> None:
-    fleet, schedule, client = seen.simulation.flights.fleet, seen.simulation.experiment.schedule, row["client"]
+    fleet, schedule, client = seen.simulation.world.flights.fleet, seen.simulation.experiment.schedule, row["client"]
 
     def hour(time: float) -> float:
         share: float = (time - fleet.phase[client]) / fleet.period[client]
@@ -116,30 +116,30 @@ def _the_reason_is_true(seen: Watched, row: dict[str, Any]) -> None:
         case "too late":
             assert row["ended"] == row["dispatched"] + schedule.deadline_seconds
         case "in flight":
-            assert row["ended"] == seen.simulation.flights.now
+            assert row["ended"] == seen.simulation.world.flights.now
 
 
 def _bytes_add_up(seen: Watched) -> None:
     running, arrivals = seen.simulation, seen.arrivals
     down = sum(arrival.bytes_down for arrival in arrivals) + sum(row["bytes_down"] for row in seen.unfinished)
-    assert running.ledger.bytes_down == down
-    assert running.ledger.bytes_up == sum(arrival.bytes_up for arrival in arrivals) + sum(
+    assert running.core.ledger.bytes_down == down
+    assert running.core.ledger.bytes_up == sum(arrival.bytes_up for arrival in arrivals) + sum(
         row["bytes_up"] for row in seen.unfinished
     )
-    assert running.ledger.updates == len(arrivals)
+    assert running.core.ledger.updates == len(arrivals)
     last = seen.ends[-1].evaluation
     assert last is not None
-    assert (last.bytes_up, last.updates) == (running.ledger.bytes_up, running.ledger.updates)
+    assert (last.bytes_up, last.updates) == (running.core.ledger.bytes_up, running.core.ledger.updates)
     for arrival in arrivals:
         assert arrival.bytes_down == MODEL * (1 + (arrival.merged is not None))
 
 
 def _rounds_are_as_large_as_they_should_be(seen: Watched) -> None:
     described, wanted = seen.simulation.experiment, seen.simulation.experiment.participants
-    over = seen.simulation.flights.now == described.limit_seconds
+    over = seen.simulation.world.flights.now == described.limit_seconds
     for end in seen.ends:
         assert len(end.arrivals) <= wanted
-        if seen.simulation.pace not in ROUNDS and not (over and end is seen.ends[-1]):
+        if seen.simulation.experiment.pace not in ROUNDS and not (over and end is seen.ends[-1]):
             assert len(end.arrivals) == wanted
         assert (end.train_loss is None) == (len(end.arrivals) == 0)
     if not over:
@@ -151,9 +151,9 @@ def _nobody_is_given_too_much(seen: Watched) -> None:
     most = {
         "periodic": described.busy_limit,
         "concurrency": described.concurrency,
-    }.get(seen.simulation.pace, int(np.ceil(described.participants * (1 + described.schedule.over_select))))
+    }.get(seen.simulation.experiment.pace, int(np.ceil(described.participants * (1 + described.schedule.over_select))))
     assert all(each.busy <= most for each in seen.dispatched)
-    if seen.simulation.pace == "periodic":
+    if seen.simulation.experiment.pace == "periodic":
         waves = Counter(each.time for each in seen.dispatched)
         assert all(time % described.schedule.trigger_seconds == 0 for time in waves)
         assert all(count <= described.participants for count in waves.values())
@@ -165,13 +165,13 @@ def _nothing_is_trained_in_vain(seen: Watched, fates: dict[int, str]) -> None:
     for job, fate in fates.items():
         assert trained[job] or fate != "arrived"
         assert not trained[job] or fate not in ("dropped out", "went offline")
-        if seen.simulation.pace == "barrier":
+        if seen.simulation.experiment.pace == "barrier":
             assert trained[job] == (fate == "arrived")
 
 
 def _seconds_add_up(seen: Watched, arrival: Arrival) -> None:
     """arrived - dispatched = download + training + waiting + upload."""
-    fleet, described, client = seen.simulation.flights.fleet, seen.simulation.experiment, arrival.client
+    fleet, described, client = seen.simulation.world.flights.fleet, seen.simulation.experiment, arrival.client
     asked = described.local.epochs
     downlink, latency = fleet.downlink[client], fleet.latency[client]
     assert arrival.began - arrival.dispatched == pytest.approx(8 * MODEL / downlink + latency, abs=1e-9)
@@ -198,12 +198,12 @@ def _seconds_add_up(seen: Watched, arrival: Arrival) -> None:
 
 def _models_are_not_newer_than_the_moment(seen: Watched) -> None:
     """Whoever is dispatched or asks gets the newest model: that after all arrivals until then."""
-    if seen.simulation.pace == "barrier":
+    if seen.simulation.experiment.pace == "barrier":
         models = 0
         for end in seen.ends:
             assert all((a.start_version, a.staleness) == (models, 0) for a in end.arrivals)
             models += len(end.arrivals) > 0
-        assert seen.simulation.server.version == models
+        assert seen.simulation.core.model.version == models
         return
     times = np.array([arrival.arrived for arrival in seen.arrivals])
     met = [arrival.start_version + arrival.staleness for arrival in seen.arrivals]
@@ -316,7 +316,7 @@ def test_a_round_that_nobody_answers_changes_nothing_and_is_recorded(name: str) 
     ],
 )
 def test_a_server_that_starves_says_so(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STARVED", 50)
+    monkeypatch.setattr(core, "STARVED", 50)
     with pytest.raises(FedkeelError, match=r"starves.*fleet\.dropout.*schedule\.deadline_seconds"):
         watch(experiment(name, rounds=5000, evaluate_every=10_000, **settings))
 
@@ -388,7 +388,7 @@ def middle(clients: int, seed: int) -> dict[str, list[float]]:
 
 
 def test_devices_that_are_never_on_at_a_trigger_starve_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STARVED", 50)
+    monkeypatch.setattr(core, "STARVED", 50)
     with pytest.raises(FedkeelError, match="starves"):
         watch(experiment("fedasync", fleet={"profile": f"{__name__}:middle"}, limit_seconds=3000))
 
@@ -402,7 +402,7 @@ def test_the_server_waits_for_devices_that_have_data(name: str) -> None:
 
 
 def test_a_server_whose_first_jobs_take_long_does_not_starve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STARVED", 5)
+    monkeypatch.setattr(core, "STARVED", 5)
     schedule = {"trigger_seconds": 0.1, "busy_share": 1.0}
     assert watch(experiment("fedasync", per_round=1, schedule=schedule)).arrivals
 
@@ -410,7 +410,7 @@ def test_a_server_whose_first_jobs_take_long_does_not_starve(monkeypatch: pytest
 def test_a_limit_flushes_what_is_buffered() -> None:
     algorithm = {"name": "fedbuff", "buffer_size": 2, "rest": "flush"}
     seen = watch(experiment(algorithm, per_round=1, limit_seconds=5))
-    assert int(seen.simulation.server.state.memory["count"]) == 0
+    assert int(seen.simulation.core.model.state.memory["count"]) == 0
 
 
 def test_a_summary_counts_every_job() -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkeel import Experiment, FederatedData, Result, run
+from fedkeel import Arrival, Experiment, FederatedData, Result, RoundEnd, run
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.local.orders import Order, Trained
 from fedkeel.methods import ClientRule, Job, Message, Oracle, method, registry
@@ -28,11 +28,14 @@ from fedkeel.report.curves import learning_curves
 from fedkeel.report.runs import RunRecord
 from fedkeel.report.staleness import staleness_histograms, weight_histograms
 from fedkeel.report.timeline import timeline
-from fedkeel.runtime import Arrival, RoundEnd, Simulation, turns
-from fedkeel.runtime.flights import Begin, Flight, Flights, Planned
-from fedkeel.runtime.server import Server
+from fedkeel.runner.simulation import Simulation
+from fedkeel.server import core
+from fedkeel.server.clients import Landed
+from fedkeel.server.events import Command, Event
+from fedkeel.server.model import GlobalModel
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.fleet.settings import FleetSettings
+from fedkeel.world.flights import Begin, Flight, Flights, Planned
 from tests.helpers import clock, federation
 from tests.helpers.clock import Instant, Watched, experiment, watch
 from tests.helpers.federation import BATCH, EXECUTORS, LR, SEED, SIZES, N, Vector, normed
@@ -147,7 +150,7 @@ def empty_rounds(described: Experiment) -> tuple[list[bool], str]:
 
 def test_rounds_that_come_to_nothing_starve_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many in a row as are allowed, however many jobs these were."""
-    monkeypatch.setattr(turns, "STARVED", 7)
+    monkeypatch.setattr(core, "STARVED", 7)
     for name in ("fedavg", "fedssmu"):
         found, said = empty_rounds(experiment(name, rounds=30, schedule={"deadline_seconds": 0.01}))
         assert found == [True] * 7
@@ -158,9 +161,9 @@ def test_rounds_that_come_to_nothing_starve_the_server(monkeypatch: pytest.Monke
     longest = max(streaks)
     assert len(whole) == 60
     assert sum(streaks) > 10 > longest > 2
-    monkeypatch.setattr(turns, "STARVED", longest)
+    monkeypatch.setattr(core, "STARVED", longest)
     assert empty_rounds(described) == (whole, "")
-    monkeypatch.setattr(turns, "STARVED", longest - 1)
+    monkeypatch.setattr(core, "STARVED", longest - 1)
     cut, said = empty_rounds(described)
     assert said
     assert cut == whole[: len(cut)]
@@ -172,11 +175,11 @@ def test_rounds_that_come_to_nothing_starve_the_server(monkeypatch: pytest.Monke
 def test_lost_jobs_starve_a_server_without_rounds(
     name: str, allowed: int, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "STARVED", allowed)
+    monkeypatch.setattr(core, "STARVED", allowed)
     running = begun(experiment(name, fleet={"dropout": 0.9999999}))
     with pytest.raises(FedkeelError, match=f"starves: {jobs} jobs in a row"):
         list(running.rounds())
-    assert running.flights.lost == jobs + 1
+    assert running.core.ledger.lost == jobs + 1
 
 
 # Devices that come on.
@@ -188,7 +191,7 @@ def on(time: Any, phase: float, period: float, share: float) -> Any:
 
 def test_triggers_wait_for_devices_with_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every multiple, somebody who is on, idle and has data gets a job; nobody does at another time."""
-    monkeypatch.setattr(turns, "STARVED", 100)
+    monkeypatch.setattr(core, "STARVED", 100)
     every, period, share, limit = 20.0, 86400.0, 0.1, 3
     fleet = {"availability": share, "availability_period": period, "fastest_job_seconds": 6000}
     phases = Fleet.of(FleetSettings(**fleet), np.array(SIZES), 2, SEED).phase
@@ -212,7 +215,7 @@ def test_triggers_wait_for_devices_with_data(monkeypatch: pytest.MonkeyPatch) ->
     free[:, alone] = False
     due = times[free.any(axis=1) & (busy.sum(axis=1) < limit)]
     assert [each.time for each in seen.dispatched] == due.tolist()
-    assert np.diff(due).max() > 2 * turns.STARVED * every
+    assert np.diff(due).max() > 2 * core.STARVED * every
 
 
 def dawn(clients: int, seed: int) -> dict[str, list[float]]:  # noqa: ARG001
@@ -255,15 +258,16 @@ def nested(clients: int, seed: int) -> dict[str, list[float]]:
 def wake_ups(running: Simulation) -> list[int]:
     """How many are planned for one later moment at most, after every dispatch."""
     pending: list[int] = []
-    begin = running._begin
+    carry_out = running.world.carry_out
 
-    def counted(trial: bool = False) -> None:
-        begin(trial)
-        heap, now = running.flights.queue.heap, running.flights.now
+    def counted(command: Command) -> list[Event]:
+        events = carry_out(command)
+        heap, now = running.world.flights.queue.heap, running.world.flights.now
         times = [time for time, _, _, what in heap if isinstance(what, Begin) and time > now]
         pending.append(max(map(times.count, times), default=0))
+        return events
 
-    running._begin = counted  # type: ignore[method-assign]
+    running.world.carry_out = counted  # type: ignore[method-assign]
     return pending
 
 
@@ -317,9 +321,9 @@ def test_events_hold_no_models(name: str, per_round: int, schedule: dict[str, An
     models = []
     for end in running.rounds():
         assert len(end.arrivals) == len(end.unfinished) == N // 2
-        models.append(weakref.ref(running.server.state.w))
-    heap = running.flights.queue.heap
-    assert heap
+        models.append(weakref.ref(running.core.model.state.w))
+    heap = running.world.flights.queue.heap
+    assert bool(heap) == ("over_select" in schedule)
     for time, rank, number, what in heap:
         assert all(isinstance(value, int | float) for value in (time, number, *rank))
         assert all(isinstance(value, int) for value in vars(what).values())
@@ -370,16 +374,16 @@ class Taken:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Taken]:
     """Statistics before and after each arrival of a run."""
     seen: list[Taken] = []
-    receive = Server.receive
+    receive = GlobalModel.receive
 
-    def watched(self: Server, flight: Flight, trained: Trained, view: View) -> Any:
+    def watched(self: GlobalModel, flight: Landed, trained: Trained, view: View) -> Any:
         before = self.buffers.clone()
         receipt = receive(self, flight, trained, view)
         arrived = trained.buffers[0].clone()
         seen.append(Taken(before, arrived, view.staleness, receipt.published, receipt.accepted, self.buffers.clone()))
         return receipt
 
-    monkeypatch.setattr(Server, "receive", watched)
+    monkeypatch.setattr(GlobalModel, "receive", watched)
     return seen
 
 
@@ -416,7 +420,7 @@ def test_statistics_of_a_buffer(server_lr: float, taken: list[Taken]) -> None:
         assert not np.allclose(expected, each.before)
         weights = []
     assert len({each.staleness for each in taken}) > 1
-    assert torch.equal(result.simulation.server.buffers, taken[-1].after)
+    assert torch.equal(result.simulation.core.model.buffers, taken[-1].after)
 
 
 def test_statistics_of_a_buffer_whose_weights_add_up_to_one(taken: list[Taken]) -> None:
@@ -475,9 +479,9 @@ def test_a_short_run_is_the_beginning_of_a_longer_one(name: str, monkeypatch: py
     models: dict[tuple[int, int], Tensor] = {}
     evaluate = Simulation._evaluate
 
-    def evaluated(self: Simulation, told: Any, train_loss: float | None) -> Any:
-        models[self.experiment.rounds, self.round] = self.server.state.w.clone()
-        return evaluate(self, told, train_loss)
+    def evaluated(self: Simulation, told: Any) -> Any:
+        models[self.experiment.rounds, told.round] = self.core.model.state.w.clone()
+        return evaluate(self, told)
 
     monkeypatch.setattr(Simulation, "_evaluate", evaluated)
     told = []
@@ -607,7 +611,7 @@ def test_a_device_that_has_run_out_of_time_sends_at_once(now: float, epochs: int
     flights = Flights(Fleet.of(FleetSettings(), np.array(SIZES), 5, SEED))
     w = torch.zeros(6)
     order = Order(1, 0, 1, 2, w, torch.zeros(0), torch.full((2,), LR), {}, {})
-    flight = Flight(order, 0, 0, 0.0, 0.0, 1.0, 5.0, 0.25, np.inf, "in flight")
+    flight = Flight(order, 0.0, 0.0, 1.0, 5.0, 0.25, np.inf, "in flight", 0)
     flights.launch(flight)
     flights.queue.now = now
     assert flights.interrupt(flight)
@@ -622,7 +626,7 @@ def test_nobody_who_is_told_waits_for_epochs_that_it_does_not_do() -> None:
     settings: dict[str, Any] = {"fleet": {"speed_ratio": 9, "rho": 0.6}, "schedule": {"concurrency": 5}, "rounds": 40}
     seen = watch(experiment(algorithm, local={"epochs": epochs}, **settings))
     published = [arrival.arrived for arrival in seen.arrivals]  # a version each
-    fleet, stopped = seen.simulation.flights.fleet, 0
+    fleet, stopped = seen.simulation.world.flights.fleet, 0
     for arrival in seen.arrivals:
         epoch = fleet.seconds[arrival.client] * SIZES[arrival.client] / np.mean(SIZES) / epochs
         place = arrival.start_version + 1  # of the arrival that leaves it two versions behind
@@ -664,8 +668,8 @@ class Sharing(ClientRule):
     def asks_after(self, kept: Message, received: Message, epochs: int, draws: tuple[float, float]) -> int:
         return min(1, epochs - 1)
 
-    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
-        return Merge(torch.full_like(w[..., :1], SHARE))
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
+        return Merge(torch.full_like(w[:, :1], SHARE))
 
 
 @pytest.fixture

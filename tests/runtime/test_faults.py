@@ -15,13 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkeel import Experiment, run
+from fedkeel import Experiment, RoundEnd, run
 from fedkeel.errors import FedkeelError
 from fedkeel.params import FlatModel
 from fedkeel.record.codec import decode, encode
-from fedkeel.runtime import RoundEnd, Simulation, turns
-from fedkeel.runtime.flights import Flight
+from fedkeel.runner.simulation import Simulation
+from fedkeel.server import core
 from fedkeel.world.faults import FAULTS, FaultSettings
+from fedkeel.world.flights import Flight
 from tests.helpers import federation
 from tests.helpers.clock import ASYNCHRONOUS, METHODS, NOTES, Instant, experiment, experiments
 from tests.helpers.federation import EPOCHS, LR, SIZES, N
@@ -230,7 +231,7 @@ def test_when_all_have_left_the_server_starves(pace: str, tmp_path: Path) -> Non
 def test_links_that_lose_everything_starve_the_server(
     pace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "STARVED", 20)
+    monkeypatch.setattr(core, "STARVED", 20)
     with pytest.raises(FedkeelError, match=r"starves: \d+ (rounds|jobs) in a row came to nothing"):
         go(tmp_path / "a", pace, faults={"lost_upload": 1.0}, schedule={}, rounds=100, evaluate_every=1000)
 
@@ -239,7 +240,7 @@ def test_a_lost_upload_changes_the_client_and_nobody_else() -> None:
     """SCAFFOLD: c_i is that of the job that did arrive, (x - y) / (K lr); the server's x and c are as they were."""
     lost, _ = federation.train("scaffold", rounds=1, per_round=N, faults={"lost_upload": 1.0})
     came, _ = federation.train("scaffold", rounds=1, per_round=N)
-    kept, known = lost.simulation.desk.kept, came.simulation.desk.kept
+    kept, known = lost.simulation.world.desk.kept, came.simulation.world.desk.kept
     assert kept.keys() == known.keys() == set(range(N))
     for client in range(N):
         w, steps = federation.start(), 0
@@ -250,9 +251,9 @@ def test_a_lost_upload_changes_the_client_and_nobody_else() -> None:
         np.testing.assert_allclose(kept[client]["c"].numpy(), by_hand, rtol=0, atol=1e-13)
         assert torch.equal(kept[client]["c"], known[client]["c"])
     assert np.array_equal(federation.weights(lost), federation.start())
-    state = lost.simulation.server.state
+    state = lost.simulation.core.model.state
     assert not state.memory["c"].any()
-    assert lost.simulation.server.version == 0
+    assert lost.simulation.core.model.version == 0
     assert lost.summary["bytes_up"] == came.summary["bytes_up"]
     assert lost.summary["jobs_lost"] == N
 
@@ -261,14 +262,14 @@ def test_a_lost_upload_changes_the_client_and_nobody_else() -> None:
 def test_a_refused_upload_changes_the_client_too(fault: str) -> None:
     result, ends = federation.train("scaffold", rounds=2, per_round=N, faults={fault: 1.0})
     assert len(ends[1].refused) == N
-    assert set(result.simulation.desk.kept) == set(range(N))
-    assert result.simulation.server.version == (1 if fault == "old_job" else 0)  # at first there is no job before
+    assert set(result.simulation.world.desk.kept) == set(range(N))
+    assert result.simulation.core.model.version == (1 if fault == "old_job" else 0)  # at first there is no job before
 
 
 def test_a_device_that_fails_in_mid_job_has_what_it_had() -> None:
     for fault in ({"fleet": {"dropout": 0.999999}}, {"faults": {"leave": 1.0}}):
         result, _ = federation.train("scaffold", rounds=1, per_round=N, **fault)
-        assert not result.simulation.desk.kept
+        assert not result.simulation.world.desk.kept
         assert result.summary["bytes_up"] == 0
 
 
@@ -341,6 +342,7 @@ class Seen:
     def books(self) -> Books:
         rest = self.simulation.rest()
         arrived = [vars(a) for end in self.ends for a in end.arrivals]
+        rest = self.simulation.rest()
         refused = [vars(row) for end in (*self.ends, rest) for row in end.refused]
         unfinished = [vars(row) for end in (*self.ends, rest) for row in end.unfinished]
         return Books(arrived, unfinished, refused)
@@ -350,13 +352,13 @@ def simulate(described: Experiment) -> Seen:
     data, model = federation.data().to(torch.float64), FlatModel(federation.net().double())
     says = NOTES if described.algorithm.name in ("fedasmu", "fedssmu") else ()
     running = Simulation(described, data, model, Instant(says))
-    seen, launch = Seen(running), running.flights.launch
+    seen, launch = Seen(running), running.world.flights.launch
 
     def launched(flight: Flight) -> None:
         launch(flight)
-        seen.dispatched.append((flight.order.job, flight.order.client, running.flights.now))
+        seen.dispatched.append((flight.order.job, flight.order.client, running.world.flights.now))
 
-    running.flights.launch = launched  # type: ignore[method-assign]
+    running.world.flights.launch = launched  # type: ignore[method-assign]
     return seen
 
 
@@ -374,14 +376,15 @@ def follow(seen: Seen, rounds: int | None = None) -> None:
 
 def _check_idle(running: Simulation) -> None:
     """Who is neither free nor at work nor adrift is gone."""
-    flights = running.flights
+    flights = running.world.flights
     away = set(np.flatnonzero(~flights.idle).tolist()) - set(flights.by_client) - set(flights.adrift)
     assert not away or running.experiment.faults.leave
     assert not set(flights.by_client) & set(flights.adrift)
     jobs = {flight.order.job for flight in flights.by_client.values()}
-    assert running.desk._ready.keys() <= jobs
-    assert running.desk._results.keys() <= jobs
-    assert flights.held == Counter(flights.versions.values())
+    assert running.world.desk._ready.keys() <= jobs
+    assert running.world.desk._results.keys() <= jobs
+    at_work = running.core.at_work
+    assert at_work.held == Counter(at_work.versions.values())
 
 
 @settings(max_examples=80)
@@ -391,9 +394,11 @@ def test_the_books_of_a_faulty_run(described: Experiment) -> None:
     follow(seen)
     if seen.starved:
         assert "starves" in seen.starved
-    told, ledger, flights = seen.books(), seen.simulation.ledger, seen.simulation.flights
+    told, ledger = seen.books(), seen.simulation.core.ledger
     told.check()
-    waiting = {(f.order.client, f.dispatched) for f in seen.simulation.intake.arrived} if seen.starved else set()
+    waiting = (
+        {(each.order.client, each.trip.dispatched) for each in seen.simulation.core._arrived} if seen.starved else set()
+    )
     arrived = {(row["client"], row["dispatched"]) for row in told.arrived}
     if not seen.starved:
         assert told.jobs.keys() | waiting == {(client, time) for _, client, time in seen.dispatched}
@@ -402,7 +407,7 @@ def test_the_books_of_a_faulty_run(described: Experiment) -> None:
         assert ledger.updates == len(arrived)
     assert ledger.turned_away == Counter(row["reason"] for row in told.refused)
     fates = Counter(fate for fate, _ in told.jobs.values())
-    assert (flights.lost, flights.left) == (len(told.unfinished) - fates["in flight"], fates["in flight"])
+    assert (ledger.lost, ledger.left) == (len(told.unfinished) - fates["in flight"], fates["in flight"])
     strays = Counter(row["job"] for row in told.strays)
     assert not strays or max(strays.values()) == 1
     begun = {job: (client, time) for job, client, time in seen.dispatched}
@@ -441,7 +446,7 @@ def test_a_faulty_run_goes_on_from_its_state(described: Experiment, after: int) 
     assert first.dispatched + second.dispatched == whole.dispatched
     assert second.starved == whole.starved
     assert second.simulation.rest() == whole.simulation.rest()
-    assert torch.equal(second.simulation.server.state.w, whole.simulation.server.state.w)
+    assert torch.equal(second.simulation.core.model.state.w, whole.simulation.core.model.state.w)
 
 
 def test_the_experiments_above_have_every_pace() -> None:

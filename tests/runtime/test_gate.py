@@ -16,8 +16,8 @@ from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.local.orders import Order, Trained
 from fedkeel.methods.job import Updates
 from fedkeel.params import FlatModel, Part
-from fedkeel.runtime import turns
-from fedkeel.runtime.gate import Gate, Refusal
+from fedkeel.server import core
+from fedkeel.server.gate import Gate, Refusal
 from fedkeel.server.settings import GateSettings
 from tests.helpers import federation
 from tests.helpers.clock import experiment, watch
@@ -326,7 +326,7 @@ def test_fedbabu_is_measured_without_its_head() -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedagg", "fedadam", "fedssmu", "fedbuff", "fedasync"])
 def test_a_run_of_which_everything_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STARVED", 30)
+    monkeypatch.setattr(core, "STARVED", 30)
     described = experiment(name, gate={"max_norm": 1e-9}, rounds=3, executor=federation.EXECUTORS["serial"])
     if described.pace in ("periodic", "concurrency"):
         with pytest.raises(FedkeelError, match=r"starves.*or the gate refuses what they send \(refused\.jsonl\)"):
@@ -349,7 +349,7 @@ def test_a_run_of_which_everything_is_refused(name: str, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu"])
 def test_rounds_that_are_all_refused_starve_the_server_in_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "STARVED", 20)
+    monkeypatch.setattr(core, "STARVED", 20)
     with pytest.raises(FedkeelError, match="starves: 20 rounds in a row came to nothing"):
         watch(experiment(name, gate={"max_norm": 1e-9}, rounds=30, evaluate_every=100))
 
@@ -382,7 +382,7 @@ def test_a_client_whose_training_came_to_nothing_has_what_it_had(name: str) -> N
     settings = {"executor": federation.EXECUTORS["serial"], "gate": {"diverged": "refuse"}, "dtype": "float32"}
     described = experiment(name, per_round=N, rounds=2, **settings)
     result = run(described, data=wild(2), model=federation.net(4))
-    kept = result.simulation.desk.kept
+    kept = result.simulation.world.desk.kept
     assert 2 not in kept
     assert all(bool(t.isfinite().all()) for each in kept.values() for t in each.values())
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedkeel import Experiment, FederatedData, FedkeelError, run, streams
+from fedkeel import Experiment, FederatedData, FedkeelError, RoundEnd, run, streams
 from fedkeel.methods import ClientRule, Job, Message, Oracle, ServerRule, ServerState, Updates, method, registry
+from fedkeel.methods.types import Sends
 from fedkeel.params import Layout
-from fedkeel.runtime import RoundEnd
 
 SEED, CLIENTS, PER_ROUND, ROUNDS, EPOCHS, BATCH, LR = 5, 6, 3, 4, 2, 4, 0.1
 SIZES = [3, 9, 4, 12, 1, 7]
@@ -33,13 +33,16 @@ class Ahead(ClientRule):
     def begin(self, job: Job, oracle: Oracle) -> Job:
         return replace(job, start=job.start + 0.01, lr=job.lr / (1 + asked(job)))
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        ahead = oracle.grad(w - self.look * job.lr[..., :1] * oracle.grad(w))
-        job.carry["sum"] = job.carry.get("sum", torch.zeros_like(w)) + ahead
-        return ahead + 0.1 * job.received["momentum"]
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        ahead = oracle.grad(w - self.look * job.lr[:, :1] * oracle.grad(w))
+        carry = {"sum": job.carry.get("sum", torch.zeros_like(w)) + ahead}
+        return ahead + 0.1 * job.received["momentum"], replace(job, carry=carry)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return {"sum": job.carry["sum"], "final": w}, {"asked": asked(job) + 1, "final": w}
+
+    def sends(self, layout: Layout, received: Message) -> dict[str, Sends]:
+        return {name: Sends(layout.size) for name in ("sum", "final")}
 
 
 class Remember(ServerRule):

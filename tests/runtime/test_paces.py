@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedkeel import Experiment, run, streams
+from fedkeel import Arrival, Experiment, RoundEnd, run, streams
 from fedkeel.cli import app
 from fedkeel.errors import InputError
-from fedkeel.record.rows import Arrival, RoundEnd, Unfinished
+from fedkeel.record.rows import Unfinished
 from tests.helpers import federation
 from tests.helpers.clock import Watched, experiment, watch
 from tests.helpers.federation import EXECUTORS, LR, SEED, SIZES, N
@@ -141,7 +141,7 @@ def hurried(latency: float, **settings: Any) -> Watched:
 @pytest.mark.parametrize("latency", [0.0, 0.7])
 def test_who_is_told_does_fewer_epochs_and_arrives_earlier(latency: float) -> None:
     seen = hurried(latency)
-    fleet = seen.simulation.flights.fleet
+    fleet = seen.simulation.world.flights.fleet
     published = [a.arrived for a in seen.arrivals]  # a version each
     told = [a for a in seen.arrivals if a.epochs < 6]
     assert len(told) > 3
@@ -216,7 +216,7 @@ def test_so_many_jobs_are_lost(name: str) -> None:
 def test_whoever_goes_off_loses_the_job_and_gets_the_next_one_when_it_is_back() -> None:
     fleet = {**SECONDS, "availability": 0.5, "availability_period": 16.0}
     seen = watch(experiment("fedbuff", rounds=40, evaluate_every=100, fleet=fleet))
-    devices = seen.simulation.flights.fleet
+    devices = seen.simulation.world.flights.fleet
     lost = [row for row in seen.unfinished if row["why"] == "went offline"]
     assert {row["client"] for row in lost} >= {1, 3}  # 9 and 12 s do not fit into 8
     assert not {a.client for a in seen.arrivals} & {1, 3}

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from fedkeel import Experiment, run
+from fedkeel import Experiment, RoundEnd, run
 from fedkeel.record.folder import ROWS
-from fedkeel.runtime import RoundEnd
 from tests.helpers import federation
 
 SETTINGS: dict[str, Any] = {

@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from fedkeel import Experiment, FederatedData, InputError, run
+from fedkeel import Experiment, FederatedData, InputError, RoundEnd, run
 from fedkeel.api import resume
 from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.local.build import Workshop
@@ -28,9 +28,9 @@ from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder
 from fedkeel.record.subject import Subject
+from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import RoundEnd, Simulation
-from fedkeel.runtime.stateful import Stateful
+from fedkeel.server.stateful import Stateful
 from tests.helpers import federation
 from tests.helpers.folders import (
     FAULTS,
@@ -142,8 +142,8 @@ def test_the_learnt_slots_were_learnt(tmp_path: Path) -> None:
     settings = dict(CASES["learnt slots"])
     described = faulty(settings.pop("algorithm"), **settings)
     result = run(described, tmp_path / "a", **given())
-    assert bool(result.simulation.server.state.memory["met"].any())
-    assert any(bool(kept["values"].any()) for kept in result.simulation.desk.kept.values())
+    assert bool(result.simulation.core.model.state.memory["met"].any())
+    assert any(bool(kept["values"].any()) for kept in result.simulation.world.desk.kept.values())
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu", "fedasync", "fedbuff"])
@@ -503,7 +503,11 @@ def test_a_stop_without_a_folder_has_nothing_to_go_on_from() -> None:
 FOLLOWS: dict[str, set[str]] = {
     "Simulation": {"_started", "_begun"},  # real times
     "Desk": {"_results", "executor"},  # saved as `results`; has no state of its own
-    "Intake": {"arrived", "told", "models"},  # empty between rounds
+    "AtWork": {"versions", "held"},  # follow from what was sent
+    "Core": {"_arrived", "_taking", "_again", "_cancelled"},  # empty between rounds
+    "Flights": {"queue"},  # saved with what it holds
+    "Log": {"told", "models"},  # empty between rounds
+    "Simulated": {"_asked", "_answer_bytes"},  # of the dispatch before
 }
 """What may change without being saved under its own name."""
 BUSY = ["fedavg", "scaffold", "fedagg", "fedent", "fedgh", "fedadam", "fedasmu", "fedssmu", "fedbuff", "port", "asofed"]
@@ -540,7 +544,7 @@ def fingerprint(value: Any, inside: frozenset[int] = frozenset()) -> Any:
 
 
 def parts(of: Simulation) -> list[Stateful]:
-    return [of, *of._parts.values()]
+    return [of, of.core, *of.core._parts.values(), of.world, of.world.flights, of.world.desk]
 
 
 def attributes(of: Simulation) -> dict[tuple[str, str], Any]:
@@ -556,7 +560,9 @@ def attributes(of: Simulation) -> dict[tuple[str, str], Any]:
 
 def stateful(value: Any, seen: set[int]) -> list[Stateful]:
     """Every one that can be reached."""
-    if id(value) in seen or not type(value).__module__.startswith("fedkeel.runtime"):
+    if id(value) in seen or not type(value).__module__.startswith(
+        ("fedkeel.runner", "fedkeel.server", "fedkeel.world")
+    ):
         return []
     seen.add(id(value))
     own = [value] if isinstance(value, Stateful) else []
@@ -580,8 +586,8 @@ def test_everything_that_changes_is_saved(name: str, tmp_path: Path) -> None:
         told = {type(part).__name__: part.snapshot().keys() for part in parts(running)}
         forgotten = {f"{kind}.{n}" for kind, n in changed if n not in told[kind] | FOLLOWS.get(kind, set())}
         assert forgotten == set()
-    assert running.intake.arrived == []
-    assert len(running.intake.told) == 0
+    assert running.core._arrived == []
+    assert len(running.core.log.told) == 0
 
     store = Checkpoints(tmp_path, "", Simulation.classes)
     store.save(3, running.snapshot())
@@ -592,8 +598,8 @@ def test_everything_that_changes_is_saved(name: str, tmp_path: Path) -> None:
     again = attributes(other)
     other_form = {("Simulation", "_started"), ("Simulation", "_begun"), ("Desk", "_results")}
     assert {key for key in after if again[key] != after[key]} - other_form == set()
-    assert fingerprint(other.desk.snapshot()["results"]) == fingerprint(running.desk.snapshot()["results"])
-    for flight in other.flights.by_client.values():  # what was one thing is one thing again
-        assert other.desk._ready.get(flight.order.job, flight) is flight
-        if flight.order.version == other.server.version:
-            assert flight.order.start is other.server.state.w
+    assert fingerprint(other.world.desk.snapshot()["results"]) == fingerprint(running.world.desk.snapshot()["results"])
+    for flight in other.world.flights.by_client.values():  # what was one thing is one thing again
+        assert other.world.desk._ready.get(flight.order.job, flight) is flight
+        if flight.order.version == other.core.model.version:
+            assert flight.order.start is other.core.model.state.w

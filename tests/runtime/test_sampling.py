@@ -10,8 +10,7 @@ from scipy.stats import chisquare  # type: ignore[import-untyped]
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedkeel import Experiment, FederatedData, InputError, run, streams
-from fedkeel.runtime import RoundEnd
+from fedkeel import Experiment, FederatedData, InputError, RoundEnd, run, streams
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SEED, SIZES, N, Vector
 
@@ -63,7 +62,7 @@ def test_who_is_drawn_twice_trains_and_travels_once() -> None:
     once = [client for round_ in range(1, ROUNDS + 1) for client in {*drawn(round_)}]
     assert len(once) < ROUNDS * DRAWS
     assert result.summary["updates"] == len(once)
-    assert result.simulation.ledger.samples == federation.EPOCHS * sum(SIZES[client] for client in once)
+    assert result.simulation.core.ledger.samples == federation.EPOCHS * sum(SIZES[client] for client in once)
     assert result.summary["bytes_up"] == result.summary["bytes_down"] == 8 * 6 * len(once)
     assert result.summary["per_round"] == DRAWS
     losses = [np.average([a.train_loss for a in e.arrivals], weights=[a.samples for a in e.arrivals]) for e in ends]

@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel import DivergenceError, Experiment, FederatedData, Result, run
-from fedkeel.runtime import RoundEnd
+from fedkeel import DivergenceError, Experiment, FederatedData, Result, RoundEnd, run
 
 
 def data(sizes: list[int], classes: int = 3, seed: int = 0) -> FederatedData:

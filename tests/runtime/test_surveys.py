@@ -14,16 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkeel import Experiment, FedkeelError, run
+from fedkeel import Experiment, FedkeelError, RoundEnd, run
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import ClientRule, Job, Message, Oracle, ServerState, Updates, method, registry
 from fedkeel.methods.fedavg import Average
+from fedkeel.methods.job import Sums
 from fedkeel.methods.server import Brief, Cohort, Plan
-from fedkeel.methods.types import exact_sum
-from fedkeel.params import FlatModel
+from fedkeel.methods.types import Sends
+from fedkeel.params import FlatModel, Layout
 from fedkeel.runner.prepare import prepare
-from fedkeel.runtime import RoundEnd, Simulation
+from fedkeel.runner.simulation import first_orders
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector
 
@@ -44,18 +45,25 @@ class Told(ClientRule):
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return {"jobs": job.kept["jobs"]}, {"jobs": job.kept["jobs"] + 1}
 
+    def sends(self, layout: Layout, received: Message) -> dict[str, Sends]:
+        return {"jobs": Sends(1, nbytes=8)}
+
 
 class Answering(Told):
     """Says how far it came, what it knew and how large it is; what it keeps must not last."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        return replace(job, sums={"way": torch.zeros(D, dtype=torch.float64)})
+        return replace(job, sums=Sums.of(("way",), 1, job.start))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         away = w - job.start
-        job.sums["way"].add_(exact_sum(away.reshape(-1, D)))
+        job.sums.add("way", 0, away)
         knew = {"jobs": job.kept["jobs"], "secret": job.received["secret"]}
         return {"away": away, "samples": job.samples, **knew}, {"jobs": job.kept["jobs"] + 100}
+
+    def sends(self, layout: Layout, received: Message) -> dict[str, Sends]:
+        counts = {name: Sends(1, nbytes=8) for name in ("samples", "jobs")}
+        return {"away": Sends(D), "secret": Sends(1), "way": Sends(D, summed=True), **counts}
 
 
 class Briefly(Answering):
@@ -80,11 +88,11 @@ class Curious(Average):
         assert cohort.lr.tolist() == pytest.approx([LR] * EPOCHS)
         mine = torch.arange(1.0, len(cohort.samples) + 1)[:, None].to(state.w)
         first = yield Brief({"word": torch.full_like(state.w, 0.1)}, {"mine": mine})
-        word = first.sums["way"].to(state.w)
+        word = first.sums["way"][0].to(state.w)
         second = yield Brief({"word": word}, {"mine": first.messages["away"].norm(dim=1, keepdim=True)})
         memory = {f"asked_{name}": first.messages[name] for name in ("samples", "jobs", "secret")}
         memory |= {"asked_epochs": second.epochs, "sampled": cohort.samples}
-        trained = Brief({"word": second.sums["way"].to(state.w)}, {"mine": 1 + second.messages["away"][:, :1]})
+        trained = Brief({"word": second.sums["way"][0].to(state.w)}, {"mine": 1 + second.messages["away"][:, :1]})
         return replace(state, memory=memory), trained
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
@@ -203,7 +211,7 @@ def test_the_first_orders_are_of_the_kind_that_the_plan_makes() -> None:
     asked, data, module = prepare(experiment(algorithm="curious"), federation.data(), federation.net())
     shop = Workshop(module, data, asked.algorithm.rules()[0], asked.local, asked.seed)
     alone = shop.executor(ExecutorSettings(kind="serial", stack=0, channels_last=False))
-    orders = Simulation(asked, data, FlatModel(module), alone).first_orders()
+    orders = first_orders(asked, data, FlatModel(module), alone)
     mine, word = planned(federation.start(), [(1, client, EPOCHS) for client in federation.chosen(1)], 1)
     for order, client, scale in zip(orders, federation.chosen(1), mine, strict=True):
         assert (order.client, order.survey) == (client, False)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, FedkeelError, Stop, StoppedError, run
+from fedkeel import Experiment, FedkeelError, RoundEnd, Stop, StoppedError, run
 from fedkeel.config.experiment import contradiction
 from fedkeel.local.executors import choose
-from fedkeel.runtime import RoundEnd, Simulation
-from fedkeel.runtime.desk import Desk
+from fedkeel.runner.simulation import Simulation
+from fedkeel.world.desk import Desk
 from tests.helpers import federation
 from tests.helpers.folders import faulty, resumed, rows, same, stopped
 

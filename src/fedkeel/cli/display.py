@@ -147,6 +147,8 @@ def summary(folder: Path, figure: Path) -> None:
     console.print(table)
     for path, reason in s["probe"]["refused"].items():
         console.print(f"not used: {path}: {reason}", soft_wrap=True, markup=False)
+    if why := s.get("why_not_stacked"):
+        console.print(why, soft_wrap=True, markup=False)
     console.print(f"run folder  {folder}\nfigure      {figure}", soft_wrap=True, markup=False)
 
 

@@ -1,9 +1,9 @@
-"""The mini-batches of one client or of a stack of them: who sees which samples in which step."""
+"""The mini-batches of a stack of clients: who sees which samples in which step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -23,20 +23,33 @@ GATHERED_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Batch:
-    """One mini-batch of each of the first k clients; the others are done."""
+    """Samples of the first k clients, of which gradients are taken; the others are done."""
 
-    epochs: int | NDArray[np.int64]
-    """The epoch, from 0, or that of each client [k]."""
-    places: int | NDArray[np.int64]
-    """Which mini-batch of its epoch it is, from 0, or that of each client [k]."""
-    sizes: NDArray[np.int64]
-    """[k], samples of each."""
-    ragged: bool
-    """Whether they differ: the shorter ones are then filled up to the longest, b."""
     x: Tensor
     """[k, b, ...]"""
     y: Tensor
     """[k, b]"""
+    sizes: NDArray[np.int64]
+    """[k], samples of each; the shorter ones are filled up to the longest, b."""
+    weights: Tensor
+    """[k, b], what each sample counts: one over the mini-batch's size, or over the client's; 0 where it fills up."""
+    share: float = 1.0
+    """What the first client's weights add up to."""
+    epochs: int | NDArray[np.int64] = 0
+    """The epoch, from 0, or that of each client [k]."""
+    places: int | NDArray[np.int64] = 0
+    """Which mini-batch of its epoch it is, from 0, or that of each client [k]."""
+    masks: int = 0
+    """The seed of dropout, where a client is alone."""
+    fresh: bool = False
+    """Whether its next gradient is the first of a training step, whose loss counts."""
+
+    def pick(self, rows: Tensor) -> Batch:
+        """Those of some clients, for a look that leaves no trace."""
+        if len(rows) == len(self.sizes):
+            return replace(self, fresh=False)
+        x, y, weights, places = self.x[rows], self.y[rows], self.weights[rows], rows.cpu().numpy()
+        return replace(self, x=x, y=y, weights=weights, sizes=self.sizes[places], fresh=False)
 
 
 class Batches:
@@ -55,8 +68,11 @@ class Batches:
         waves: Sequence[int],
         clients: Sequence[int],
         epochs: Sequence[int],
+        dtype: torch.dtype = torch.float32,
     ) -> None:
+        """`dtype` is that of the weights."""
         self._data = data
+        self._dtype = dtype
         self._seed = seed
         self._waves, self._clients = np.array(waves), np.array(clients)
         self._sizes: NDArray[np.int64] = data.sizes[self._clients]
@@ -86,18 +102,24 @@ class Batches:
         size = int(self._batch[0])
         one = size * len(everybody) * prod(self._data.shape) * self._data.train.x.element_size()
         some = size * max(1, GATHERED_BYTES // one)
+        sizes, weights = np.full(0, 0), torch.empty(0, 0)
         for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
+            masks = self._masks("dropout", epoch)
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
             place = 0
             for samples in torch.split(order, some, dim=1):
                 fetched = self._fetch(samples)
                 for x, y in zip(*(torch.split(part, size, dim=1) for part in fetched), strict=True):
-                    yield Batch(epoch, place, np.full(len(everybody), y.shape[1]), False, x, y)
+                    if weights.shape != y.shape:
+                        sizes = np.full(len(everybody), y.shape[1])
+                        weights = self._weights(sizes, sizes, y)
+                    yield Batch(x, y, sizes, weights, 1.0, epoch, place, masks ^ place, fresh=True)
                     place += 1
 
     def _each_at_its_pace(self) -> Iterator[Batch]:
         order = np.empty((len(self._clients), int(self._sizes.max())), dtype=np.int64)
         an_epoch = -(-self._sizes // self._batch)
+        ragged, weights = False, torch.empty(0, 0)
         for step in range(self.steps[0]):
             active = int((self.steps > step).sum())
             epochs, places = np.divmod(step, an_epoch[:active])
@@ -109,21 +131,28 @@ class Batches:
             sizes = np.minimum(self._batch[:active], self._sizes[:active] - first)
             columns = np.minimum(first[:, None] + np.arange(sizes.max()), self._sizes[:active, None] - 1)
             samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
-            yield Batch(epochs, places, sizes, bool((sizes != sizes[0]).any()), *self._fetch(samples))
+            x, y = self._fetch(samples)
+            before, ragged = ragged, bool((sizes != sizes[0]).any())
+            if ragged or before or weights.shape != y.shape:
+                weights = self._weights(sizes, sizes, y)
+            yield Batch(x, y, sizes, weights, 1.0, epochs, places, fresh=True)
 
-    def whole(self, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        """All samples of these clients of the stack, as they lie, a mini-batch at a time: (sizes [k], x, y).
+    def whole(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
+        """All samples of these clients of the stack, as they lie, a mini-batch at a time; who has no more gets size 0.
 
-        Who has no more gets size 0; what fills the rows up belongs to nobody.
+        The weights of all of them together make the mean of a client's samples.
         """
         sizes, own, each = self._sizes[rows], self._own[rows], int(self._batch[rows].max())
-        for first in range(0, int(sizes.max()), each):
+        for number, first in enumerate(range(0, int(sizes.max()), each)):
             places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
             samples = torch.from_numpy(self._data.assignment.indices[own + places])
-            yield (sizes - first).clip(0, each), *self._data.train_batch(samples)
+            x, y = self._data.train_batch(samples)
+            some = (sizes - first).clip(0, each)
+            masks = self._masks("full gradient") ^ number
+            yield Batch(x, y, some, self._weights(some, sizes, y), float(some[0] / sizes[0]), masks=masks)
 
-    def proxy(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """A fixed sample of what others have, for each of these clients: x [k, PROXY, ...], y [k, PROXY]."""
+    def proxy(self, rows: NDArray[np.int64], masks: int = 0) -> Batch:
+        """A fixed sample of what others have, for each of these clients."""
         indices = self._data.assignment.indices
         drawn = streams.generator(self._seed, "proxy").choice(indices, min(4 * PROXY, len(indices)), replace=False)
         chosen = []
@@ -131,7 +160,20 @@ class Batches:
             first = int(self._own[row, 0])
             others = drawn[~np.isin(drawn, indices[first : first + self._sizes[row]])]
             chosen.append(np.resize(others if len(others) else drawn, PROXY))
-        return self._data.train_batch(torch.from_numpy(np.stack(chosen)))
+        x, y = self._data.train_batch(torch.from_numpy(np.stack(chosen)))
+        sizes = np.full(len(chosen), PROXY)
+        return Batch(x, y, sizes, self._weights(sizes, sizes, y), masks=masks)
+
+    def _masks(self, purpose: str, *where: int) -> int:
+        """A seed for the dropout of a client that is alone: in a stack, there is none."""
+        if len(self._clients) > 1:
+            return 0
+        return streams.key(self._seed, purpose, int(self._waves[0]), int(self._clients[0]), *where) >> 1
+
+    def _weights(self, sizes: NDArray[np.int64], of: NDArray[np.int64], y: Tensor) -> Tensor:
+        """[k, b], 1 / of for the first `sizes` samples of each client, 0 for the rest."""
+        real = torch.arange(y.shape[1], device=y.device) < torch.from_numpy(sizes).to(y.device)[:, None]
+        return torch.where(real, 1 / torch.from_numpy(of).to(y.device)[:, None].double(), 0.0).to(self._dtype)
 
     def _fetch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Samples by number [k, ...]; augmentation is one draw a sample, so it does not matter how many at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,13 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executors.inprocess import InProcess
 from fedkeel.local.executors.processes import Processes
+from fedkeel.local.gradients.autograd import AutogradGradient
 from fedkeel.local.gradients.dense import DenseGradient
+from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.local.orders import Executor
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
-from fedkeel.local.trainers import OneByOne, Stacked, Trainer
+from fedkeel.local.trainer import Trainer
 from fedkeel.methods.client import ClientRule
 from fedkeel.params import Layout
 
@@ -34,20 +37,19 @@ class Workshop:
     def trainer(self, settings: ExecutorSettings) -> Trainer:
         """For these settings, in this process."""
         if settings.stack:
-            layout = Layout.of(self.module)
-            common = layout, self.data, self.rule, self.local, self.seed
-            return Stacked(self.dense or self.vmapped, lambda: self.vmapped, *common)
-        return OneByOne(self.module, self.data, self.rule, self.local, self.seed, bool(settings.channels_last))
+            gradient: Gradient = self.dense or VmappedGradient(self.module, self._layout)
+        else:
+            gradient = AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last))
+        return Trainer(gradient, self._layout, self.data, self.rule, self.local, self.seed)
 
     @cached_property
     def dense(self) -> DenseGradient | None:
         """Closed forms, where the model has them."""
-        return DenseGradient.of(self.module, Layout.of(self.module))
+        return DenseGradient.of(self.module, self._layout)
 
     @cached_property
-    def vmapped(self) -> VmappedGradient:
-        """For every other model, and for losses of a rule's own."""
-        return VmappedGradient(self.module, Layout.of(self.module))
+    def _layout(self) -> Layout:
+        return Layout.of(self.module)
 
     def executor(self, settings: ExecutorSettings) -> Executor:
         """For these settings; processes start when they are first needed."""

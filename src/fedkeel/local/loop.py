@@ -23,12 +23,12 @@ from fedkeel.methods.types import Message
 
 @dataclass(slots=True)
 class Step:
-    """What the loop must know of the mini-batch that is current."""
+    """What the loop must know of the mini-batches that are current."""
 
     epochs: int | Tensor
     """The epoch, or that of each client [k]."""
-    active: int | None = None
-    """Of a stack, the first so many clients have a mini-batch; the others are done."""
+    active: int
+    """The first so many clients of the stack have a mini-batch; the others are done."""
     begins: bool = False
     """Whether an epoch begins with it, for any client."""
 
@@ -41,16 +41,16 @@ class TrainingOracle(Oracle, Protocol):
         ...
 
     def restore(self, buffers: Tensor) -> None:
-        """Go on with these batch-norm statistics."""
+        """Go on with these batch-norm statistics [k, B]."""
         ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What training came to; for a stack every tensor has the leading client axis."""
+    """What training came to; every tensor has the leading client axis."""
 
     job: Job
-    """As the rule began it."""
+    """As the rule began it, with the learning rates and the carry of each client's last step."""
     w: Tensor
     message: Message
     kept: Message
@@ -64,7 +64,7 @@ def train(
     limit: int | None = None,
     room: Tensor | None = None,
 ) -> Outcome:
-    """Train a client, or a stack of them, for all steps or for `limit`; the weights may be put into `room`.
+    """Train a stack of clients for all steps or for `limit`; the weights may be put into `room`.
 
     Clients that are done leave the stack: rules and oracle see only those still at work. Momentum is PyTorch's
     (v <- m v + d, started at d) and begins anew with every job.
@@ -74,27 +74,30 @@ def train(
     if begun.buffers is not given.buffers:
         oracle.restore(begun.buffers)
     # A rule that keeps to a course needs no gradient in its hands: an oracle may make the whole step at once.
-    plain = (type(rule).step is ClientRule.step or rule.watches_epochs) and not momentum
+    own = type(rule).step is not ClientRule.step or type(rule).advance is not ClientRule.advance
+    plain = (not own or rule.watches_epochs) and not momentum
     descend = getattr(oracle, "descend", None) if plain else None
     w = job.start
     velocity: Tensor | None = None
-    done: list[dict[str, Tensor]] = []
+    done: list[Job] = []
     epoch: int | Tensor | None = None
-    rate = job.lr
+    lr = rate = job.lr
     for number, step in enumerate(islice(oracle.steps(), limit)):
-        if step.active is not None and step.active < len(job.start):
-            done.append({name: tensor[step.active :] for name, tensor in job.carry.items()})
+        if step.active < len(job.start):
+            done.append(job.pick(slice(step.active, None)))
             job = job.pick(slice(step.active))
             velocity = velocity if velocity is None else velocity[: step.active]
-        old = new = w if step.active in (None, len(w)) else w[: step.active]
+        old = new = w if step.active == len(w) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
             new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if room is None else room
         if job.fresh is not None and step.begins:
             job = _refresh(job, old, rule, oracle)
-        watched = descend is None or (rule.watches_epochs and step.begins)
-        direction = rule.step(job, old, oracle) if watched else None
-        if step.epochs is not epoch or (step.active or 1) != len(rate):  # after the rule, which may set an epoch's rate
-            epoch, rate = step.epochs, _rate(job.lr, step.epochs)
+        direction: Tensor | None = None
+        if descend is None or (rule.watches_epochs and step.begins):
+            direction, job = rule.advance(job, old, oracle)
+        if step.epochs is not epoch or job.lr is not lr:  # after the rule, which may set an epoch's rate
+            epoch, lr = step.epochs, job.lr
+            rate = lr[:, epoch, None] if isinstance(epoch, int) else lr.gather(1, epoch[:, None])
         if direction is None:
             assert descend is not None
             descend(old, rate, new, job.course)
@@ -103,32 +106,29 @@ def train(
             velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
             direction = velocity
         torch.addcmul(old, rate, direction, value=-1, out=new)
-    begun = replace(begun, carry=_joined([job.carry, *reversed(done)]))
+    left = [job, *reversed(done)]
+    begun = replace(begun, lr=torch.cat([each.lr for each in left]), carry=_joined([each.carry for each in left]))
     return Outcome(begun, w, *rule.end(begun, w, oracle))
 
 
 def _refresh(job: Job, w: Tensor, rule: ClientRule, oracle: TrainingOracle) -> Job:
     """Let those whose slot it is take in a fresh global model; `w`, the loop's own, is changed in place."""
-    assert job.fresh is not None
-    due = (oracle.begins == job.slot) & (job.slot > 0)
-    if not due.any():
+    rows = ((oracle.begins == job.slot) & (job.slot > 0))[:, 0].nonzero()[:, 0]
+    if not len(rows):
         return job
-    if w.dim() == 1:
-        merge = rule.refresh(job, w, oracle, None)
-        if job.fresh_buffers is not None and job.fresh_buffers.numel():
-            oracle.restore(torch.lerp(oracle.buffers, job.fresh_buffers, merge.share.to(job.fresh_buffers.dtype)))
-        w.copy_(torch.lerp(w, job.fresh, merge.share))
-        return replace(job, carry={**job.carry, **merge.notes})
-    rows = due[:, 0].nonzero()[:, 0]
     part = job.pick(rows)
     assert part.fresh is not None
-    merge = rule.refresh(part, w[rows], oracle, rows)
-    w[rows] = torch.lerp(w[rows], part.fresh, merge.share)
+    merge = rule.refresh(part, w[rows], oracle.pick(rows))
+    if part.fresh.buffers.numel():
+        before = oracle.buffers
+        merged = torch.lerp(before[rows], part.fresh.buffers, merge.share.to(before.dtype))
+        oracle.restore(before.index_copy(0, rows, merged))
+    w[rows] = torch.lerp(w[rows], part.fresh.w, merge.share)
     carry = {name: job.carry[name].index_copy(0, rows, new) for name, new in merge.notes.items()}
     return replace(job, carry={**job.carry, **carry})
 
 
-def _joined(carries: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _joined(carries: list[Message]) -> Message:
     """What those who stayed and those who left carried, as one stack again."""
     if len(carries) == 1:
         return carries[0]
@@ -139,8 +139,3 @@ def _joined(carries: list[dict[str, Tensor]]) -> dict[str, Tensor]:
                 f"the client rule carries {late} only in some steps; accepted: from begin or the first on"
             )
     return {name: torch.cat([carry[name] for carry in carries]) for name in carries[0]}
-
-
-def _rate(lr: Tensor, epochs: int | Tensor) -> Tensor:
-    """[..., 1], that of the epoch which each client is in."""
-    return lr[..., epochs, None] if isinstance(epochs, int) else lr.gather(-1, epochs[:, None])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, reduce
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedkeel.errors import DivergenceError, FedkeelError
+from fedkeel.methods.job import Fresh
 from fedkeel.methods.types import Message
 
 
@@ -37,14 +39,37 @@ class Order:
     """Of the model that it starts from."""
     slot: int = 0
     """After how many epochs it gets a fresh model, if it does."""
-    fresh: Tensor | None = None
-    fresh_buffers: Tensor | None = None
-    fresh_version: int = 0
+    fresh: Fresh[int] | None = None
 
     @property
     def drawn(self) -> int:
         """The number that names its random streams."""
         return self.wave or self.round
+
+
+def stacked(values: Sequence[Any], device: torch.device) -> Any:
+    """What C orders have of one kind, as a rule sees it: numbers [C, 1], tensors [C, ...], names and fields alike.
+
+    There is no copy where all have the same tensor.
+    """
+    first = values[0]
+    if isinstance(first, Tensor):
+        same = all(value is first for value in values)
+        return first.expand(len(values), *first.shape) if same else torch.stack([*values])
+    if isinstance(first, Mapping):
+        return {name: stacked([value[name] for value in values], device) for name in first}
+    if isinstance(first, Fresh):
+        return Fresh(*(stacked([getattr(value, each.name) for value in values], device) for each in fields(Fresh)))
+    return torch.tensor([[value] for value in values], device=device)
+
+
+def stacked_fresh(orders: Sequence[Order], device: torch.device) -> Fresh[Tensor] | None:
+    """The fresh models of those that got one; the others have the model that they started from in its place."""
+    if all(order.fresh is None for order in orders):
+        return None
+    models = [order.fresh or Fresh(order.start, order.buffers, order.version) for order in orders]
+    fresh: Fresh[Tensor] = stacked(models, device)
+    return fresh
 
 
 Columns = dict[str, Tensor]
@@ -128,6 +153,15 @@ def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
     if whole.sums:
         raise FedkeelError("the client rule sends sums over all clients, which cannot be taken apart again")
     return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
+
+
+def assembled(uploads: Sequence[Trained]) -> Trained:
+    """Uploads of one client each as one; their sums are added up."""
+    rows, sums = zip(*(divided(upload.columns) for upload in uploads), strict=True)
+    longest = max(part["lr"].shape[1] for part in rows)
+    rates = {"lr": torch.cat([pad(part["lr"], (0, longest - part["lr"].shape[1])) for part in rows])}
+    together = {name: torch.cat([part[name] for part in rows]) for name in rows[0] if name != "lr"}
+    return Trained(together | rates | reduce(add, sums))
 
 
 def divergence(order: Order, trained: Trained, row: int) -> DivergenceError:

@@ -15,12 +15,11 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.fedopt import Decay
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Decay, Message
 from fedkeel.params import Layout
 
 
@@ -43,30 +42,26 @@ class Followed(ClientRule):
 
     @property
     def pull(self) -> float:
-        """lambda"""
         return self.lam
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """No past."""
         return {"h": torch.zeros_like(w), "s": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Goes on with the past of the last job."""
-        rate = torch.ones_like(job.lr[..., :1])
+        rate = torch.ones_like(job.lr[:, :1])
         if self.dynamic_rate and "delay" in job.received:
             rate = widened(job.received["delay"])
         return replace(job, carry={**job.kept, "rate": rate})
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """r (s - s_prev + h)"""
-        before, past = job.carry["s"], job.carry["h"]
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        before, past, rate = job.carry["s"], job.carry["h"], job.carry["rate"]
         s = oracle.grad(w).add_(w - job.start, alpha=self.lam)
         h = self.h_decay * past + (1 - self.h_decay) * before
-        job.carry["s"], job.carry["h"] = s, h
-        return job.carry["rate"] * (s - before + (past if self.late else h))
+        direction = rate * (s - before + (past if self.late else h))
+        return direction, replace(job, carry={"s": s, "h": h, "rate": rate})
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Keeps its past."""
         return {}, {name: job.carry[name] for name in ("h", "s")}
 
 
@@ -86,7 +81,6 @@ class Accumulated(ServerRule):
     """Whether clients are told their mean delays."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """No delays yet."""
         zeros = torch.zeros(len(samples), dtype=torch.float64)
         return ServerState(w, {"total": samples.sum().double(), "seconds": zeros, "arrivals": zeros})
 

@@ -1,23 +1,23 @@
-"""How a client trains: a rule of pure functions on flat vectors.
+"""How clients train: a rule of pure functions on flat vectors.
 
-Every vector may carry a leading client axis: `[D]` for one client, `[C, D]` for a stack. Numbers that belong
-to a client have a last axis of length one (`[1]`, `[C, 1]`), so that `number * vector` fits both. Whatever a rule
-sends, keeps or carries has the leading axis too (`torch.zeros_like(job.samples)`, not `torch.zeros(1)`). What a rule is
-given is shared with others: it is read, never changed in place.
+Every vector has a leading client axis, `[k, D]`, and a rule is given a stack of k clients, of which there may be one.
+A client's numbers have a last axis of length one, `[k, 1]`, so that `number * vector` fits. Whatever a rule sends,
+keeps or carries has the leading axis too (`torch.zeros_like(job.samples)`, not `torch.zeros(1)`). What a rule is given
+is shared with others: it is read, never changed in place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from fedkeel.config.section import Section
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
-from fedkeel.methods.types import Message, nbytes
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout, Part
 
 
@@ -35,11 +35,9 @@ class ClientRule(Section):
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
     watches_epochs: ClassVar[bool] = False
-    """Whether `step` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
+    """Whether `advance` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
     limit: ClassVar[int | None] = None
     """Of a survey: how many steps it takes, unless it is the whole job."""
-    ragged: ClassVar[bool] = False
-    """Whether what it sends beside the weights is larger for some clients than for others."""
     recorded: ClassVar[tuple[str, ...]] = ()
     """Messages [m, 1] that are written down with the arrival of a job that got a fresh model."""
     finetune_epochs: ClassVar[int] = 0
@@ -91,28 +89,43 @@ class ClientRule(Section):
         """
         return 0
 
-    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
         """What becomes of a fresh global model `job.fresh`, which comes before the current mini-batch.
 
-        `job` and `w` are those of the clients whose slot it is: their places in the stack are `rows`, for
-        `oracle.peek`; nothing for a client by itself.
+        All three are those of the clients whose slot it is.
         """
         raise NotImplementedError
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The direction [..., D] of one mini-batch, before momentum; by default the job's course.
+        """The direction [k, D] of one mini-batch, before momentum; by default the job's course.
 
         `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
         """
         return job.course.direction(oracle.grad(w), w)
 
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        """(The direction, the job that the next step is given), for a rule whose `carry` or `lr` change on the way."""
+        return self.step(job, w, oracle), job
+
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """After the last step: (what goes up beside the weights, what the client keeps)."""
         return {}, job.kept
 
-    def weigh(self, messages: Message, count: int) -> Tensor:
-        """[m], bytes of what each of `count` clients sends beside its weights."""
-        return torch.full((count,), nbytes(messages) // count)
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """What goes up beside the weights, by the names of `end`'s messages and of `job.sums`.
+
+        Given what one client received. It is known before anything is trained, so that the upload's bytes are too.
+        """
+        return {}
+
+
+def body_objection(layout: Layout, why: str) -> str | None:
+    """Why a rule that needs a body cannot train a model that is all head; `why` says what it needs it for."""
+    return (
+        f"{why}, and this model is all head; accepted: a model with layers before its last"
+        if layout.head.all()
+        else None
+    )
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,6 @@ class Merge:
     """How a client takes in a fresh global model: w <- (1 - share) w + share w_fresh."""
 
     share: Tensor
-    """[..., 1]"""
+    """[k, 1]"""
     notes: Message = field(default_factory=dict)
-    """[..., k], what takes the place of `job.carry` of these names, which `begin` has set."""
+    """[k, ...], what takes the place of `job.carry` of these names, which `begin` has set."""

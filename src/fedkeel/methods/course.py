@@ -17,11 +17,11 @@ class Course:
 
     share: float = 1.0
     offset: Tensor | None = None
-    """[..., D]"""
+    """[k, D]"""
     pull: Tensor | None = None
-    """[..., 1]; with it comes an anchor."""
+    """[k, 1]; with it comes an anchor."""
     anchor: Tensor | None = None
-    """[..., D]"""
+    """[k, D]"""
 
     @property
     def plain(self) -> bool:
@@ -47,8 +47,3 @@ class Course:
         if self.offset is not None:
             w = torch.addcmul(w, rate, self.offset, value=-1, out=out)
         return w
-
-    def pick(self, rows: slice | Tensor) -> Course:
-        """That of some clients of a stack."""
-        parts = (self.offset, self.pull, self.anchor)
-        return Course(self.share, *(part if part is None else part[rows] for part in parts))

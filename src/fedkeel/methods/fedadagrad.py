@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.fedopt import Adaptive, Decay
+from fedkeel.methods.fedopt import Adaptive
 from fedkeel.methods.registry import method
+from fedkeel.methods.types import Decay
 
 
 class Adagrad(Adaptive):
@@ -15,7 +16,6 @@ class Adagrad(Adaptive):
     beta1: Decay = 0.0
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """v of this round."""
         return v + square
 
 

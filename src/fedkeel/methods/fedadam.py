@@ -13,7 +13,6 @@ class Adam(Averaging):
     """v <- beta2 v + (1 - beta2) Delta^2."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """v of this round."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 

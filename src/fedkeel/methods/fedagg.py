@@ -10,12 +10,12 @@ phi1 and phi2 from the last round's path at the base rate, which the rates then 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -23,14 +23,13 @@ from fedkeel.config.section import Section
 from fedkeel.errors import InputError
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.job import Job, Sums, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Message, exact_sum
+from fedkeel.methods.types import Chance, GradientBatches, Message, Multiple, Reading, Sends, Weight
+from fedkeel.params import Layout
 
-GradientBatches = Literal[1, "full"]
-"""What a gradient is taken of: the current mini-batch, or all the client's data."""
 STALLED = 1e-3
 """Of the base rate: below, nothing is learnt."""
 
@@ -59,17 +58,17 @@ def trajectory(start: Tensor, displacements: Tensor) -> Tensor:
 class Control(Section):
     """What client and server both must know."""
 
-    reading: Literal["practical", "literal"] = "practical"
+    reading: Reading = "practical"
     """Reference history; or Algorithm 1 with its loop repaired, which contracts towards rates of zero."""
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    alpha: Weight = 0.1
     """The weight of the rates' size against that of the deviation; smaller means larger rates."""
     probe: bool = False
     """Whether the reference comes from an extra pass at the base rate in the same round."""
     closed_loop: bool = False
     """Whether clients solve anew at the start of every epoch from where they are (Eq. 15 with their own w_{i,l})."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    floor: Chance = 0.1
     """Of a rate, as a multiple of the base rate."""
-    cap: Annotated[float, Field(ge=1)] | None = 10.0
+    cap: Multiple | None = 10.0
     """The same upwards. Without it, small networks on clients with few classes collapse."""
 
     @model_validator(mode="after")
@@ -96,44 +95,42 @@ class EpochRecorder(ClientRule):
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Rates and sums are of all L epochs, also where a straggler does fewer."""
         rates = job.received["rates"]
-        zeros = torch.zeros(rates.shape[-1], job.start.shape[-1], dtype=torch.float64, device=job.start.device)
-        lr = rates[..., : job.lr.shape[-1]].clone()  # which a closed loop changes
-        return replace(job, lr=lr, sums={"gradient": zeros, "way": zeros.clone()})
+        sums = Sums.of(("gradient", "way"), rates.shape[1], job.start)
+        return replace(job, lr=rates[:, : job.lr.shape[1]], sums=sums)
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
         """Clients begin their epochs at their own pace."""
         g = oracle.grad(w)
-        epochs = oracle.begins.reshape(-1)
+        epochs = oracle.begins[:, 0]
         for epoch in sorted(set(epochs.tolist()) - {-1}):
-            self._begin_epoch(job, epoch, torch.nonzero(epochs == epoch)[:, 0], w, g, oracle)
-        return job.course.direction(g, w)
+            job = self._begin_epoch(job, epoch, torch.nonzero(epochs == epoch)[:, 0], w, g, oracle)
+        return job.course.direction(g, w), job
 
-    def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> None:
-        if self.gradient_batches == "full":
-            g = oracle.full_grad(w)[None] if w.dim() == 1 else oracle.full_grad(w[rows], rows)
-        else:
-            g = g[None] if w.dim() == 1 else g[rows]
-        job.sums["gradient"][epoch] += exact_sum(g)
+    def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> Job:
+        full = self.gradient_batches == "full"
+        job.sums.add("gradient", epoch, oracle.pick(rows).full_grad(w[rows]) if full else g[rows])
         if epoch:
             _passed(job, w, rows, epoch - 1, 1)
             _passed(job, w, rows, epoch, -1)
+        return job
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """Everybody's last epoch ends here."""
-        last = job.epochs.reshape(-1) - 1
+        last = job.epochs[:, 0] - 1
         for epoch in sorted(set(last.tolist())):
             _passed(job, w, torch.nonzero(last == epoch)[:, 0], epoch, 1)
         return {}, job.kept
 
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """Two vectors for each epoch."""
+        numbers = received["rates"].shape[-1] * layout.size
+        return {name: Sends(numbers, summed=True) for name in ("gradient", "way")}
+
 
 def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
     """Where clients stand, seen from their start, at the end (+) or the start (-) of an epoch, over its rate."""
-    start, rate = job.start, job.lr[..., epoch, None]
-    if w.dim() > 1:
-        w, start, rate = w[rows], start[rows], rate[rows]
-    away = w - start
-    ways = torch.where(rate > 0, away / rate, torch.zeros_like(away))
-    job.sums["way"][epoch] += sign * exact_sum(ways.reshape(-1, w.shape[-1]))
+    away, rate = w[rows] - job.start[rows], job.lr[rows, epoch, None]
+    job.sums.add("way", epoch, sign * torch.where(rate > 0, away / rate, torch.zeros_like(away)))
 
 
 class AggregatedRates(Control, EpochRecorder):
@@ -149,29 +146,28 @@ class AggregatedRates(Control, EpochRecorder):
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sums go up only if the next round needs them."""
         begun = super().begin(job, oracle)
-        return begun if self.survey is None else replace(begun, sums={})
+        return begun if self.survey is None else replace(begun, sums=Sums())
 
-    def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> None:
+    def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> Job:
         if self.closed_loop and "phi1" in job.received:
-            self._solve(job, epoch, rows, w)
-        if self.survey is None:
-            super()._begin_epoch(job, epoch, rows, w, g, oracle)
+            job = self._solve(job, epoch, rows, w)
+        return super()._begin_epoch(job, epoch, rows, w, g, oracle) if self.survey is None else job
 
-    def _solve(self, job: Job, epoch: int, rows: Tensor, w: Tensor) -> None:
-        sent = (job.received["phi1"], job.received["phi2"], job.received["base"])
-        phi1, phi2, base = sent if w.dim() == 1 else (each[0] for each in sent)  # the same for all
+    def _solve(self, job: Job, epoch: int, rows: Tensor, w: Tensor) -> Job:
+        phi1, phi2, base = (job.received[name][0] for name in ("phi1", "phi2", "base"))  # the same for all
         if epoch >= len(phi1):
-            return
-        solved = optimal_learning_rates(w if w.dim() == 1 else w[rows], phi1[epoch:], phi2[epoch:], self.alpha)
-        rate = clipped(solved[..., 0], base[epoch], self.floor, self.cap)
-        if w.dim() == 1:
-            job.lr[epoch] = rate
-        else:
-            job.lr[rows, epoch] = rate
+            return job
+        solved = optimal_learning_rates(w[rows], phi1[epoch:], phi2[epoch:], self.alpha)
+        lr = job.lr.clone()
+        lr[rows, epoch] = clipped(solved[:, 0], base[epoch], self.floor, self.cap)
+        return replace(job, lr=lr)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Nothing but sums."""
         return super().end(job, w, oracle) if self.survey is None else ({}, job.kept)
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """The same."""
+        return super().sends(layout, received) if self.survey is None else {}
 
 
 class PointGradients(ClientRule):
@@ -184,17 +180,22 @@ class PointGradients(ClientRule):
 
     @property
     def whole(self) -> bool:
-        """Where gradients are of all the data."""
         return self.gradient_batches == "full"
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        return replace(job, sums=Sums.of(("gradient",), job.received["points"].shape[1], job.start))
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """In the first step, whose mini-batch is that of the training to come."""
         g = oracle.grad(w)
-        points = job.received["points"]
         gradient = oracle.full_grad if self.gradient_batches == "full" else oracle.grad
-        each = [exact_sum(gradient(point).reshape(-1, w.shape[-1])) for point in points.unbind(-2)]
-        job.sums["gradient"] = torch.stack(each)
+        for row, point in enumerate(job.received["points"].unbind(1)):
+            job.sums.add("gradient", row, gradient(point))
         return g
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """A vector for each point."""
+        return {"gradient": Sends(received["points"].numel(), summed=True)}
 
 
 def clipped(rates: Tensor, base: Tensor, floor: float, cap: float | None) -> Tensor:

@@ -8,6 +8,7 @@ gradient steps; Eq. 4, 5 and 11 print these gradients with errors, which `readin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -17,18 +18,21 @@ from torch import Tensor
 
 from fedkeel.config.section import Section
 from fedkeel.methods.client import ClientRule, Merge
-from fedkeel.methods.fedasync import StalenessMixed, mix
 from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.mixing import Reading, freshness, importance, own_displacement, saturated
-from fedkeel.methods.mixing import device_gradients as device_gradients
-from fedkeel.methods.mixing import device_weight as device_weight
-from fedkeel.methods.mixing import server_gradients as server_gradients
-from fedkeel.methods.mixing import server_weight as server_weight
+from fedkeel.methods.mixing import (
+    device_gradients,
+    freshness,
+    importance,
+    own_displacement,
+    saturated,
+    server_gradients,
+)
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.slots import Chance, Proposals, Timing
-from fedkeel.methods.types import Message
+from fedkeel.methods.slots import Proposals, Timing
+from fedkeel.methods.staleness import StalenessMixed, mix
+from fedkeel.methods.types import Chance, Message, Reading, Sends
 from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
@@ -80,9 +84,9 @@ class FreshMerge(Switches, Timing, ClientRule):
     """Whose loss a merge is judged by: that of the current mini-batch, or of a sample of what other devices have."""
 
     def root(self, job: Job) -> Tensor:
-        """g from 1, [..., 1]."""
-        assert job.fresh_version is not None
-        return job.fresh_version.double() + 1
+        """g from 1, [k, 1]."""
+        assert job.fresh is not None
+        return job.fresh.version.double() + 1
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         """Control parameters, in float64: their steps are small."""
@@ -99,30 +103,28 @@ class FreshMerge(Switches, Timing, ClientRule):
         return self.learnt_slot(kept, received, epochs, draws) if self.slot == "learned" else self.fixed_slot(epochs)
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Nothing has been merged yet."""
         if not self.merges:
             return job
-        noted = {name: torch.zeros_like(job.start[..., :1]) for name in ("merge_weight", "loss_before", "loss_after")}
+        noted = {name: torch.zeros_like(job.start[:, :1]) for name in ("merge_weight", "loss_before", "loss_after")}
         return replace(job, carry={**noted, "gamma": job.kept["gamma"], "upsilon": job.kept["upsilon"]})
 
-    def refresh(self, job: Job, w: Tensor, oracle: Oracle, rows: Tensor | None) -> Merge:
+    def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
         """Eq. 9 to 11. Erratum (`literal`): Eq. 11 swaps the models before and after the merge."""
         assert job.fresh is not None
-        assert job.fresh_version is not None
         gamma, upsilon = job.carry["gamma"], job.carry["upsilon"]
-        root, staleness = self.root(job), (job.fresh_version - job.version + 1).double()
+        root, staleness = self.root(job), (job.fresh.version - job.version + 1).double()
         phi = freshness(root, staleness, gamma, upsilon)
         share = saturated(phi, self.mu_b).to(w)
-        merged = torch.lerp(w, job.fresh, share)
+        merged = torch.lerp(w, job.fresh.w, share)
         at, away = (merged, w) if self.reading == "practical" else (w, merged)
-        loss, g = oracle.peek(at, rows)
+        loss, g = oracle.peek(at)
         assert g is not None
         if self.reward == "local":
-            other, _ = oracle.peek(away, rows, gradient=False)
+            other, _ = oracle.peek(away, gradient=False)
             before, after = (other, loss) if self.reading == "practical" else (loss, other)
         else:
-            before, after = (oracle.peek(each, rows, "proxy", gradient=False)[0] for each in (w, merged))
-        along = (g * (job.fresh - away)).sum(-1, keepdim=True).double()
+            before, after = (oracle.peek(each, "proxy", gradient=False)[0] for each in (w, merged))
+        along = (g * (job.fresh.w - away)).sum(-1, keepdim=True).double()
         by_gamma, by_upsilon = device_gradients(along, root, staleness, gamma, upsilon, self.mu_b)
         notes = {
             "merge_weight": share,
@@ -144,10 +146,10 @@ class FreshMerge(Switches, Timing, ClientRule):
             kept |= self.learnt_table(job.kept, slot, job.epochs, reward)
         return {name: job.carry[name] for name in self.recorded}, kept
 
-    def weigh(self, messages: Message, count: int) -> Tensor:
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
         """Two numbers, beta and the reward; the others are for the record."""
-        numbers = 2 * messages["merge_weight"].element_size() if messages else 0
-        return torch.full((count,), numbers)
+        charged = ("merge_weight", "loss_after")
+        return {name: Sends(int(name in charged)) for name in self.recorded} if self.merges else {}
 
 
 class DynamicMixing(Switches, Proposals, ServerRule):
@@ -261,11 +263,9 @@ class AsynchronousMixing(DynamicMixing):
 
     @property
     def control(self) -> tuple[float, float, float]:
-        """lambda, sigma and iota at first."""
         return self.lambda_, self.sigma, self.iota
 
     def root(self, view: View) -> float:
-        """t"""
         return view.version + 1.0
 
 

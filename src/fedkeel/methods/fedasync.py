@@ -1,61 +1,14 @@
-"""FedAsync (Xie et al., OPT 2020): every update is mixed into the model as it arrives, the staler the less."""
+"""FedAsync (Xie et al., OPT 2020): every update is mixed into the model as it arrives; staler ones count less."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+from pydantic import NonNegativeFloat
 
-import torch
-from pydantic import NonNegativeFloat, PositiveInt
-from torch import Tensor
-
-from fedkeel.methods.fedcm import Share
 from fedkeel.methods.fedprox import Proximal
-from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-
-Function = Literal["constant", "polynomial", "hinge"]
-
-STEEPNESS: dict[Function, float] = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
-"""The paper's a of each function."""
-
-
-def staleness_factor(staleness: float, function: Function, a: float, b: float) -> float:
-    """s(t - tau) in [0, 1], given t - tau >= 0, the versions that were published since the job was dispatched.
-
-    Constant: 1. Polynomial: (t - tau + 1)^-a. Hinge: 1 up to b, then 1 / (a (t - tau - b) + 1).
-    """
-    match function:
-        case "constant":
-            return 1.0
-        case "polynomial":
-            return float((staleness + 1) ** -a)
-    return 1.0 if staleness <= b else 1 / (a * (staleness - b) + 1)
-
-
-def mix(w: Tensor, arrived: Tensor, weight: float) -> Tensor:
-    """[D], (1 - weight) w + weight arrived."""
-    return torch.lerp(w, arrived, weight)
-
-
-class Mixed(ServerRule):
-    """w <- (1 - alpha_t) w + alpha_t w_i with alpha_t = alpha s(t - tau) at each arrival."""
-
-    pace = "periodic"
-
-    alpha: Share = 0.6
-    """alpha, before staleness takes its share of it; it never changes in a run."""
-
-    def factor(self, staleness: int) -> float:
-        """s(t - tau)"""
-        raise NotImplementedError
-
-    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """Every update is a new version."""
-        weight = self.alpha * self.factor(view.staleness)
-        return replace(state, w=mix(state.w, update.w[0], weight)), Receipt(weight)
+from fedkeel.methods.staleness import StalenessMixed
 
 
 class NearStart(Proximal):
@@ -67,31 +20,6 @@ class NearStart(Proximal):
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sets no course where there is no pull."""
         return super().begin(job, oracle) if self.mu else job
-
-
-class StalenessMixed(Mixed):
-    """The factor is one of the paper's three functions; what is too stale may be thrown away."""
-
-    function: Function = "polynomial"
-    """s"""
-    a: NonNegativeFloat | None = None
-    """Its steepness; null: 0.5 for polynomial, 10 for hinge."""
-    b: NonNegativeFloat = 4.0
-    """Of hinge: the staleness up to which updates count fully."""
-    staleness_bound: PositiveInt | None = None
-    """An update with t - tau + 1 above it is discarded; null: none is."""
-
-    def factor(self, staleness: int) -> float:
-        """s(t - tau)"""
-        return staleness_factor(
-            staleness, self.function, STEEPNESS[self.function] if self.a is None else self.a, self.b
-        )
-
-    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """What is discarded leaves the model as it is, and no new version."""
-        if self.staleness_bound is not None and view.staleness + 1 > self.staleness_bound:
-            return state, Receipt(0.0, published=False, accepted=False)
-        return super().receive(state, update, view)
 
 
 fedasync = method(

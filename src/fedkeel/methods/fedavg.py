@@ -23,7 +23,6 @@ class Average(ServerRule):
     """p_i: n_i / n, or 1 / m."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
-        """The state after a barrier, and each client's share."""
         shares = updates.shares(self.weighting)
         mean = shares @ updates.w
         w = mean if self.server_lr == 1 else state.w + self.server_lr * (mean - state.w)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, body_objection
 from fedkeel.methods.fedavg import UniformAverage
 from fedkeel.methods.registry import method
 from fedkeel.params import Layout, Part
-
-ALL_HEAD = ", and this model is all head; accepted: a model with layers before its last"
 
 
 class BodyOnly(ClientRule):
@@ -22,8 +20,7 @@ class BodyOnly(ClientRule):
         return "body"
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
-        """There must be a body."""
-        return "it trains the body alone" + ALL_HEAD if layout.head.all() else None
+        return body_objection(layout, "it trains the body alone")
 
 
 fedbabu = method(

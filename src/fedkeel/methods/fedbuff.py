@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.fedasync import staleness_factor
 from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
+from fedkeel.methods.staleness import staleness_factor
+from fedkeel.methods.types import Rest
 from fedkeel.params import Layout
-
-Rest = Literal["drop", "flush"]
-"""What becomes of a buffer that is not full when the run ends: it is forgotten, or one last step."""
 
 
 class Buffered(ServerRule):
@@ -38,7 +35,6 @@ class Buffered(ServerRule):
     """At the end of the run; a step with k < K updates divides by k."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """An empty buffer."""
         return ServerState(w, _empty(w))
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
@@ -51,7 +47,6 @@ class Buffered(ServerRule):
         return self._step(after) if full else after, Receipt(self.server_lr * factor / self.buffer_size, full)
 
     def close(self, state: ServerState) -> ServerState:
-        """Flushes the rest, or leaves it where it is."""
         flushed = self.rest == "flush" and int(state.memory["count"]) > 0
         return self._step(state) if flushed else state
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
@@ -16,10 +14,8 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Share
 from fedkeel.params import Layout
-
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class MixedSGD(ClientRule):
@@ -41,11 +37,9 @@ class DirectionAverage(UniformAverage):
     pair = "fedcm"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """Delta = 0"""
         return ServerState(w, {"delta": torch.zeros_like(w)})
 
     def send(self, state: ServerState, client: int) -> Message:
-        """Delta"""
         return {"delta": state.memory["delta"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:

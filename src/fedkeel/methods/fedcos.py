@@ -33,7 +33,6 @@ class CosineAverage(ServerRule):
     server_lr: PositiveFloat = 1.0
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
-        """The state after a barrier, and each client's share."""
         weights = cosine_weights(updates.w, state.w)
         if updates.draws is not None:
             weights = weights * updates.draws.to(weights)

@@ -27,12 +27,11 @@ class DynamicRegulariser(ClientRule):
     """alpha; the paper tunes it in {.001, .01, .1}."""
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """h_i = 0"""
         return {"h": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Both terms together are a pull alpha (w - x + h_i)."""
-        alpha = self.alpha * job.received.get("scale", torch.ones_like(job.lr[..., :1]))
+        alpha = self.alpha * job.received.get("scale", torch.ones_like(job.lr[:, :1]))
         return replace(job, course=Course(pull=alpha, anchor=job.start - job.kept["h"]))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:

@@ -10,9 +10,8 @@ for three clients or more with large gradients is a maximum of J, and elsewhere 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,16 +21,15 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.fednorm import SmoothedRate, Weight
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.smoothed import SmoothedRate
+from fedkeel.methods.types import GradientBatches, Message, Reading, Sends, Weight
 from fedkeel.params import Layout
 
 Vector = NDArray[np.float64]
-Reading = Literal["practical", "literal"]
 
 _POINTS, _VALLEYS = 64, 2
 TOLERANCE, SWEEPS = 1e-6, 100
@@ -64,17 +62,10 @@ def objective_slope(
     return np.asarray(beta * 2 * share * (eta * h - q) / phi2 * (1 + np.log(p)) + 2 * (1 - beta) * eta)
 
 
-def entropy_learning_rate(
-    a: float, q: float, h: float, share: float, phi2: float, beta: float, eta_max: float
-) -> float:
-    """The global minimiser of J on [0, eta_max]."""
-    return float(entropy_learning_rates(a, np.array([q]), np.array([h]), np.array([share]), phi2, beta, eta_max)[0])
-
-
 def entropy_learning_rates(
     a: float, q: Vector, h: Vector, share: Vector, phi2: float, beta: float, eta_max: float
 ) -> Vector:
-    """[m], the same for many clients.
+    """[m], the global minimisers of J on [0, eta_max].
 
     J may have two minima. Between the points where p turns round and where p = 1/e, the entropy's part is monotone;
     each of these intervals gets a grid of its own, whose deepest valleys are searched for the root of J'.
@@ -152,29 +143,30 @@ class SurveyGradient(ClientRule):
     pair = "fedent"
     limit = 1
 
-    gradient_batches: Literal[1, "full"] = 1
+    gradient_batches: GradientBatches = 1
 
     @property
     def whole(self) -> bool:
-        """Where gradients are of all the data."""
         return self.gradient_batches == "full"
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """At the global model."""
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
         first = oracle.grad(w)
         gradient = oracle.full_grad if self.gradient_batches == "full" else oracle.grad
         g = oracle.full_grad(w) if self.gradient_batches == "full" else first
-        job.carry["q"], job.carry["h"] = (w * g).sum(-1, keepdim=True), g.square().sum(-1, keepdim=True)
+        carry = {"q": (w * g).sum(-1, keepdim=True), "h": g.square().sum(-1, keepdim=True)}
         if "move" in job.received:
             move = job.received["move"]
             moved = move.norm(dim=-1, keepdim=True)
             change = (g - gradient(w - move)).norm(dim=-1, keepdim=True)
-            job.carry["smoothness"] = torch.where(moved > 0, change / moved, torch.zeros_like(change))
-        return first
+            carry["smoothness"] = torch.where(moved > 0, change / moved, torch.zeros_like(change))
+        return first, replace(job, carry=carry)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Two numbers, or three."""
         return job.carry, job.kept
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """The same."""
+        return {name: Sends(1) for name in ("q", "h", *(["smoothness"] if "move" in received else []))}
 
 
 class EntropyRate(SmoothedRate):
@@ -182,19 +174,16 @@ class EntropyRate(SmoothedRate):
 
     pair = "fedent"
 
-    gradient_batches: Literal[1, "full"] = 1
+    gradient_batches: GradientBatches = 1
     """What the gradient at the global model is of: the first mini-batch, or all the client's data."""
 
     @property
     def survey(self) -> ClientRule:
-        """Before the rate is known."""
         return SurveyGradient(gradient_batches=self.gradient_batches)
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The server sends eta_star."""
-        begun = replace(job, carry={})
-        rate = self._smooth(begun, job.lr[..., :1], job.received["rate"])
-        return replace(begun, lr=rate.expand(job.lr.shape))
+        return self.smoothed(job, job.received["rate"])
 
 
 class EntropyAverage(Average):
@@ -211,7 +200,6 @@ class EntropyAverage(Average):
     |g| so far, and the largest |g(w) - g(w_before)| / |w - w_before| of one mini-batch at two global models."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """No bounds yet."""
         if not self.estimate_bounds:
             return ServerState(w)
         zero = torch.zeros((), dtype=torch.float64)
@@ -250,7 +238,6 @@ class EntropyAverage(Average):
         return replace(after, memory=memory), shares
 
     def report(self, state: ServerState) -> Message:
-        """All but vectors."""
         return {name: tensor for name, tensor in state.memory.items() if name != "move"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -13,7 +14,7 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 
 _LABEL = 8  # bytes
@@ -27,7 +28,6 @@ class PrivateBody(ClientRule):
     uploads = "none"
     features = "logits"
     global_model = False
-    ragged = True
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """The server knows how to train a linear header."""
@@ -36,7 +36,6 @@ class PrivateBody(ClientRule):
         return None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """All bodies begin alike."""
         return {"w": w, "buffers": buffers}
 
     def own(self, w: Tensor, buffers: Tensor, kept: Message) -> tuple[Tensor, Tensor]:
@@ -53,10 +52,11 @@ class PrivateBody(ClientRule):
         means, counts = oracle.class_means(w)
         return {"means": means, "held": counts > 0}, {"w": w, "buffers": oracle.buffers}
 
-    def weigh(self, messages: Message, count: int) -> Tensor:
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
         """A mean and a label for each class that a client holds."""
-        means = messages["means"]
-        return messages["held"].sum(1) * (means.shape[-1] * means.element_size() + _LABEL)
+        assert layout.linear_head is not None
+        features = next(part.shape[1] for part in layout.parameters if part.name == layout.linear_head[0])
+        return {"means": Sends(features, each_class=True), "held": Sends(1, nbytes=_LABEL, each_class=True)}
 
 
 class HeaderTraining(ServerRule):

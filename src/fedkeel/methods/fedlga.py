@@ -8,7 +8,6 @@ order, are absent from Eq. 4 and 5; the default takes the size of that term and 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +18,7 @@ from fedkeel.methods.fedavg import UniformAverage
 from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState
-
-Reading = Literal["practical", "literal"]
+from fedkeel.methods.types import Reading
 
 RUNAWAY = 100.0
 """A factor on an update that no convergent run comes near to."""
@@ -40,33 +38,13 @@ def completion_factor(
     return torch.where(missing > 0, 1 + added, torch.ones_like(added))
 
 
-def approximate_update(
-    delta: Tensor,
-    mean_full_delta: Tensor,
-    epochs_done: int,
-    epochs: int,
-    lr: float,
-    steps_per_epoch: int,
-    reading: Reading = "practical",
-) -> Tensor:
-    """[D], what `epochs` would have made of an update `delta` [D] after `epochs_done` of them.
-
-    `mean_full_delta` [D] is the mean update of those who finished.
-    """
-    wide, full = delta.double(), mean_full_delta.double()
-    numbers = lr * steps_per_epoch * epochs_done, epochs - epochs_done, epochs_done
-    length, missing, done = (torch.tensor(float(number), dtype=torch.float64) for number in numbers)
-    factor = completion_factor(wide @ full, wide @ wide, length, missing, done, reading)
-    return (factor * wide).to(delta)
-
-
 class GradientApproximation(UniformAverage):
     """w <- w + server_lr * mean(Delta_hat), over all, with Delta_hat = Delta for those who finished.
 
     Goes with any client rule that stands alone; momentum and learning rates that change count as in `Updates.length`.
     """
 
-    numbers = 1  # E_i
+    reports = ("epochs",)  # E_i
 
     reading: Reading = "practical"
     """The added part's size, capped; or as printed, which reverses stragglers and stops when it runs away."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.errors import InputError
@@ -15,6 +15,7 @@ from fedkeel.methods.job import Updates
 from fedkeel.methods.path import path_length
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.types import Decay
 from fedkeel.params import Layout
 
 
@@ -24,16 +25,15 @@ class NormalisedAverage(ServerRule):
     Goes with any client rule that stands alone; the authors' proximal variant is `client: fedprox` with mu = .005.
     """
 
-    numbers = 2  # a_i and K_i
+    reports = ("length", "steps")  # a_i and K_i
 
     server_lr: PositiveFloat = 1.0
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    server_momentum: Decay = 0.0
     """gmf; .9 in the authors' variants with server momentum."""
     tau_eff: Literal["paper", "released"] = "paper"
     """sum_i p_i a_i; with a proximal term the released code takes sum_i p_i K_i."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """No momentum yet."""
         return ServerState(w, {"momentum": torch.zeros_like(w)} if self.server_momentum else {})
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.job import Updates
 from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Weighting
+from fedkeel.methods.types import Decay, Weighting
 from fedkeel.params import Layout
-
-Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Adaptive(ServerRule):

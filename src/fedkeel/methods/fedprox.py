@@ -23,12 +23,11 @@ class Proximal(ClientRule):
 
     @property
     def pull(self) -> float:
-        """mu"""
         return self.mu
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The term's gradient is a pull towards the start."""
-        return replace(job, course=Course(pull=torch.full_like(job.lr[..., :1], self.pull), anchor=job.start))
+        return replace(job, course=Course(pull=torch.full_like(job.lr[:, :1], self.pull), anchor=job.start))
 
 
 fedprox = method(

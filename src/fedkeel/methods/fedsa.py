@@ -6,14 +6,13 @@ sides, staleness-aware mixing. The rules here are ours.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.fedasync import Mixed, staleness_factor
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Progress
+from fedkeel.methods.staleness import Mixed, staleness_factor
+from fedkeel.methods.types import Chance
 
 
 class TwoStages(Mixed):
@@ -23,7 +22,7 @@ class TwoStages(Mixed):
     lr / (1 + decay (t - t1) / per_round).
     """
 
-    stage1: Annotated[float, Field(ge=0, le=1)] = 0.2
+    stage1: Chance = 0.2
     """The share of the planned updates that is stage 1."""
     decay: NonNegativeFloat = 0.1
     """Of the learning rate in stage 2, for each round's worth of updates."""
@@ -31,7 +30,6 @@ class TwoStages(Mixed):
     """Of the factor (t - tau + 1)^-a on alpha."""
 
     def factor(self, staleness: int) -> float:
-        """(t - tau + 1)^-a"""
         return staleness_factor(staleness, "polynomial", self.a, 0)
 
     def work(self, epochs: int, lr: float, progress: Progress) -> tuple[int, float]:

@@ -25,7 +25,6 @@ class SharpnessAware(ClientRule):
     """rho, the radius of the ascent."""
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The gradient at the worst point nearby."""
         return sharpness_aware(w, oracle, self.rho)
 
 

@@ -14,14 +14,14 @@ from fedkeel.methods.fedasmu import DynamicMixing, FreshMerge
 from fedkeel.methods.job import Job
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import View
-from fedkeel.methods.slots import Chance
+from fedkeel.methods.types import Chance
 
 
 class RoundMerge(FreshMerge):
     """FedASMU's merge, whose weight falls with the rounds."""
 
     def root(self, job: Job) -> Tensor:
-        """The round from 1, [..., 1]."""
+        """The round from 1, [k, 1]."""
         return job.round.double()
 
 
@@ -44,7 +44,6 @@ class StreamedMixing(DynamicMixing):
 
     @property
     def control(self) -> tuple[float, float, float]:
-        """lambda, sigma and iota at first."""
         lambda_, sigma, iota = (1.0, 1.0, 0.0) if self.reading == "practical" else (5.0, 0.5, 0.05)
         return (
             lambda_ if self.lambda_ is None else self.lambda_,

@@ -13,7 +13,6 @@ class Yogi(Averaging):
     """v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """v of this round."""
         return v - (1 - self.beta2) * square * (v - square).sign()
 
 

@@ -13,5 +13,4 @@ class FineTuning(ClientRule):
 
     @property
     def trains(self) -> Part:
-        """As set."""
         return self.part

@@ -1,92 +1,112 @@
-"""What a client was asked to do, and what came back to the server."""
+"""What clients were asked to do, and what came back to the server."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedkeel.methods.course import Course
 from fedkeel.methods.path import path_length
-from fedkeel.methods.types import Message, Weighting, mean_shares
+from fedkeel.methods.types import Message, Weighting, exact_sum, mean_shares
 from fedkeel.params import Layout
+
+Number = TypeVar("Number", int, Tensor)
+
+
+@dataclass(frozen=True)
+class Fresh(Generic[Number]):
+    """A global model that comes in the middle of a job."""
+
+    w: Tensor
+    """[..., D]"""
+    buffers: Tensor
+    """[..., B], its batch-norm statistics."""
+    version: Number
+    """Its number, from 0; [k, 1] in a stack."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What goes up as a sum over clients and has no client axis.
+
+    The one thing that a rule changes in place: a copy of all rows in every epoch would cost more than the epoch's sum.
+    """
+
+    totals: dict[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], rows: int, like: Tensor) -> Sums:
+        """[rows, D] of zeros under each name, for vectors such as `like` [k, D]."""
+        return cls({name: like.new_zeros(rows, like.shape[-1], dtype=torch.float64) for name in names})
+
+    def add(self, name: str, row: int, vectors: Tensor) -> None:
+        """Vectors [k, D] of k clients to a row, the same to the bit in whatever order."""
+        self.totals[name][row] += exact_sum(vectors)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a client, or a stack of clients, was asked to do."""
+    """What a stack of k clients was asked to do."""
 
     round: Tensor
-    """[..., 1], the round in which the server dispatched it."""
+    """[k, 1], the round in which the server dispatched it."""
     start: Tensor
-    """[..., D], the weights that training starts from: the global model as sent, unless `begin` says otherwise."""
+    """[k, D], the weights that training starts from: the global model as sent, unless `begin` says otherwise."""
     buffers: Tensor
-    """[..., B], the batch-norm statistics that it starts with."""
+    """[k, B], the batch-norm statistics that it starts with."""
     epochs: Tensor
-    """[..., 1], local epochs to train."""
+    """[k, 1], local epochs to train."""
     steps: Tensor
-    """[..., 1], mini-batches in these epochs."""
+    """[k, 1], mini-batches in these epochs."""
     lr: Tensor
-    """[..., E], the learning rate of each local epoch; E is the most epochs of any client in the stack."""
+    """[k, E], the learning rate of each local epoch; E is the most epochs of any client in the stack."""
     momentum: float
     samples: Tensor
-    """[..., 1], the size of the client's training data."""
+    """[k, 1], the size of the client's training data."""
     layout: Layout
     received: Message
     """What the server sent along (`ServerRule.send`)."""
     kept: Message
     """The client's own state: `ClientRule.initial`, then what its last job kept."""
-    version: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
-    """[..., 1], the number of the global model that it starts from, from 0."""
-    slot: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.int64))
-    """[..., 1], after how many epochs a fresh global model comes; 0: none does."""
-    fresh: Tensor | None = None
-    """[..., D], that model; what stands where `slot` is 0 means nothing."""
-    fresh_buffers: Tensor | None = None
-    """[..., B], its batch-norm statistics."""
-    fresh_version: Tensor | None = None
-    """[..., 1], its number."""
+    version: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
+    """[k, 1], the number of the global model that it starts from, from 0."""
+    slot: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
+    """[k, 1], after how many epochs a fresh global model comes; 0: none does."""
+    fresh: Fresh[Tensor] | None = None
+    """That model; what stands where `slot` is 0 means nothing."""
     course: Course = field(default_factory=Course)
     """What the direction is made of beside the gradient; set in `begin`."""
-    carry: dict[str, Tensor] = field(default_factory=dict)
-    """Scratch that a rule carries from step to step."""
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    """What goes up as a sum over clients and has no client axis: set in `begin`, added to by `exact_sum`."""
+    carry: Message = field(default_factory=dict)
+    """What a rule carries from step to step: set in `begin`, replaced in `advance`."""
+    sums: Sums = field(default_factory=Sums)
+    """Set in `begin`."""
 
     @property
     def length(self) -> Tensor:
-        """[..., 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
+        """[k, 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
 
         (start - w) / length is the mean direction, whatever the number of steps; a pull is part of that direction.
         """
         return path_length(self.lr, self.epochs, self.steps, self.momentum)
 
     def pick(self, rows: slice | Tensor) -> Job:
-        """Some clients of a stack; the first so many as views."""
-        return replace(
-            self,
-            round=self.round[rows],
-            version=self.version[rows],
-            start=self.start[rows],
-            buffers=self.buffers[rows],
-            epochs=self.epochs[rows],
-            steps=self.steps[rows],
-            lr=self.lr[rows],
-            samples=self.samples[rows],
-            received=_pick(self.received, rows),
-            kept=_pick(self.kept, rows),
-            slot=self.slot[rows],
-            fresh=None if self.fresh is None else self.fresh[rows],
-            fresh_buffers=None if self.fresh_buffers is None else self.fresh_buffers[rows],
-            fresh_version=None if self.fresh_version is None else self.fresh_version[rows],
-            course=self.course.pick(rows),
-            carry=_pick(self.carry, rows),
-        )
+        """Some clients of the stack; a slice of them as views."""
+        return replace(self, **{each.name: _pick(getattr(self, each.name), rows) for each in fields(self)})
 
 
-def _pick(message: Message, rows: slice | Tensor) -> dict[str, Tensor]:
-    return {name: tensor[rows] for name, tensor in message.items()}
+def _pick(value: Any, rows: slice | Tensor) -> Any:
+    """The rows of every tensor in it; what else there is has no client axis."""
+    if isinstance(value, Tensor):
+        return value[rows]
+    if isinstance(value, Mapping):
+        return {name: _pick(each, rows) for name, each in value.items()}
+    if isinstance(value, Course | Fresh):
+        return replace(value, **{each.name: _pick(getattr(value, each.name), rows) for each in fields(value)})
+    return value
 
 
 @dataclass(frozen=True)
@@ -111,7 +131,7 @@ class Updates:
     messages: Message
     layout: Layout
     sums: Message = field(default_factory=dict)
-    """`Job.sums`, added up over all clients."""
+    """`Sums.totals`, added up over all clients."""
     asked: int | None = None
     """Local epochs that everybody was asked for, if not what the busiest did."""
     draws: Tensor | None = None
@@ -122,8 +142,8 @@ class Updates:
     """`ClientRule.pull`"""
     slot: Tensor | None = None
     """[m, 1], as `Job.slot`, where clients may get fresh models."""
-    fresh: Tensor | None = None
-    """[m, D], as `Job.fresh`."""
+    fresh: Fresh[Tensor] | None = None
+    """As `Job.fresh`."""
 
     @property
     def delta(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -11,12 +12,11 @@ from torch import Tensor
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.course import Course
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.fedopt import Decay
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Decay, Message, Sends
 from fedkeel.params import Layout
 
 Form = Literal["paper", "fedjax"]
@@ -44,6 +44,10 @@ class FrozenMomentum(ClientRule):
         """Sends the gradient of all local data at the old server model."""
         return {"gradient": oracle.full_grad(job.start)}, job.kept
 
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """A vector."""
+        return {"gradient": Sends(layout.size)}
+
 
 class MomentumAverage(Average):
     """x <- x + server_lr sum p_i D_i; then m <- beta m + (1 - beta) G, with G = sum p_i grad f_i(old x)."""
@@ -54,11 +58,9 @@ class MomentumAverage(Average):
     form: Form = "paper"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
-        """m = 0"""
         return ServerState(w, {"m": torch.zeros_like(w)})
 
     def send(self, state: ServerState, client: int) -> Message:
-        """m"""
         return {"m": state.memory["m"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
 from fedkeel.methods.job import Updates
 from fedkeel.methods.path import path_length
+from fedkeel.methods.types import Reading
 
-Reading = Literal["practical", "literal"]
 Number = TypeVar("Number", float, Tensor)
 
 TINY = 1e-6
@@ -33,20 +33,6 @@ def saturated(importance: Number, mu: float) -> Number:
     """The weight in [0, 1) that an importance xi or phi comes to: mu xi / (1 + mu xi)."""
     weight: Number = mu * importance / (1 + mu * importance)
     return weight
-
-
-def server_weight(
-    version: Number, start_version: Number, lambda_: Number, sigma: Number, iota: Number, mu: float
-) -> Number:
-    """alpha of Eq. 2 in (0, 1), given versions t >= o >= 1."""
-    xi = importance(version, version - start_version + 1, lambda_, sigma, iota)
-    return saturated(xi, mu)
-
-
-def device_weight(version: Number, start_version: Number, gamma: Number, upsilon: Number, mu: float) -> Number:
-    """beta of Eq. 10 in [0, 1), given versions g >= o >= 1."""
-    phi = freshness(version, version - start_version + 1, gamma, upsilon)
-    return saturated(phi, mu)
 
 
 def server_gradients(
@@ -91,5 +77,5 @@ def own_displacement(update: Updates) -> Tensor:
     beta = float(update.messages["merge_weight"])
     steps = update.steps // update.epochs * update.slot
     before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
-    moved = moved.sub_(update.fresh[0] - update.start[0], alpha=beta)
+    moved = moved.sub_(update.fresh.w[0] - update.start[0], alpha=beta)
     return moved.div_(1 - beta * float(before / update.length))

@@ -18,7 +18,6 @@ class MixedSharpnessAware(MixedSGD):
     rho: PositiveFloat = 0.1
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """FedSAM's gradient on FedCM's course."""
         return job.course.direction(sharpness_aware(w, oracle, self.rho), w)
 
 

@@ -7,9 +7,8 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, body_objection
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.fedbabu import ALL_HEAD
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
@@ -32,8 +31,7 @@ class Contrastive(ClientRule):
     """tau"""
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
-        """There must be a body."""
-        return "its contrast trains the body" + ALL_HEAD if layout.head.all() else None
+        return body_objection(layout, "its contrast trains the body")
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         """Before its first job a client's own model is the first global one."""
@@ -50,7 +48,6 @@ class Contrastive(ClientRule):
         return self.mu * contrast(z, sent, own, self.temperature)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Keeps its model for the next time."""
         return {}, {"w": w, "buffers": oracle.buffers}
 
 

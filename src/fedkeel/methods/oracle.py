@@ -16,7 +16,9 @@ Sample = Literal["batch", "proxy"]
 
 
 class Oracle(Protocol):
-    """What a client's data says about weights `w`; in `step`, one mini-batch is current.
+    """What the data of k clients says about weights `w` [k, D]; in a step, one mini-batch of each is current.
+
+    Where fewer weights are given than there are clients, they belong to the first ones.
 
     Every answer is a new tensor that the rule may change.
     """
@@ -30,42 +32,41 @@ class Oracle(Protocol):
         ...
 
     def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
-        """As `grad`, with a penalty on the features that the head sees; `given` [..., b, F] has a row a sample."""
+        """As `grad`, with a penalty on the features that the head sees; `given` [k, b, F] has a row a sample."""
         ...
 
     def features(self, w: Tensor, buffers: Tensor) -> Tensor:
-        """[..., b, F], what the head sees of the current mini-batch, in evaluation mode and without a gradient."""
+        """[k, b, F], what the head sees of the current mini-batch, in evaluation mode and without a gradient."""
         ...
 
-    def full_grad(self, w: Tensor, rows: Tensor | None = None) -> Tensor:
+    def full_grad(self, w: Tensor) -> Tensor:
         """Gradient of the mean loss of all the client's samples, clipped, plus weight decay; leaves statistics alone.
-
-        `w` belongs to the first clients of a stack, or to those whose places are `rows`.
 
         Mini-batch by mini-batch in training mode, so that batch norm and dropout see what they see in training.
         """
         ...
 
     def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(Mean features [..., classes, F] of each class of the client's samples, how many they are [..., classes])."""
+        """(Mean features [k, classes, F] of each class of the client's samples, how many they are [k, classes])."""
         ...
 
-    def peek(
-        self, w: Tensor, rows: Tensor | None, on: Sample = "batch", gradient: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
-        """(Mean loss [..., 1], its gradient [..., D] if wanted) at `w`, neither counted as training nor decayed.
+    def peek(self, w: Tensor, on: Sample = "batch", gradient: bool = True) -> tuple[Tensor, Tensor | None]:
+        """(Mean loss [k, 1], its gradient [k, D] if wanted) at `w`, neither counted as training nor decayed.
 
-        Of the current mini-batch, or of samples that belong to other clients (`proxy`). `rows` are the places in the
-        stack of the clients that `w` belongs to; nothing for a client by itself. Statistics stay as they are.
+        Of the current mini-batch, or of samples that belong to other clients (`proxy`). Statistics stay as they are.
         """
+        ...
+
+    def pick(self, rows: Tensor) -> Oracle:
+        """What some clients of the stack say, by their places; without a trace in training."""
         ...
 
     @property
     def buffers(self) -> Tensor:
-        """[..., B], the batch-norm statistics as they are now."""
+        """[k, B], the batch-norm statistics as they are now."""
         ...
 
     @property
     def begins(self) -> Tensor:
-        """[..., 1], the epoch that begins with the current mini-batch, from 0, or -1 in the middle of one."""
+        """[k, 1], the epoch that begins with the current mini-batch, from 0, or -1 in the middle of one."""
         ...

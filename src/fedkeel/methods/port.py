@@ -9,11 +9,10 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.fedbuff import Rest
 from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Rest
 from fedkeel.params import Layout
 
 
@@ -83,7 +82,6 @@ class Weighed(ServerRule):
         )
 
     def close(self, state: ServerState) -> ServerState:
-        """Flushes the rest, or leaves it where it is."""
         flushed = self.rest == "flush" and len(state.memory["raws"]) > 0
         return self._step(state) if flushed else state
 

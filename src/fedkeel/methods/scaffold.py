@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -15,7 +16,7 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 
 
@@ -28,7 +29,6 @@ class ControlledSGD(ClientRule):
     """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
-        """c_i = 0"""
         return {"c": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
@@ -42,6 +42,10 @@ class ControlledSGD(ClientRule):
         else:
             new = job.kept["c"] - job.received["c"] + (job.start - w) / job.length
         return {"c": new - job.kept["c"]}, {"c": new}
+
+    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
+        """A vector."""
+        return {"c": Sends(layout.size)}
 
 
 class ControlledAverage(ServerRule):
@@ -57,7 +61,6 @@ class ControlledAverage(ServerRule):
         return ServerState(w, {"c": torch.zeros_like(w), "clients": (samples > 0).sum()})
 
     def send(self, state: ServerState, client: int) -> Message:
-        """c"""
         return {"c": state.memory["c"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:

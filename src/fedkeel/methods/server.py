@@ -139,8 +139,8 @@ class ServerRule(Section):
     """How it works; whoever receives updates at once can do so at any pace but a barrier."""
     pair: ClassVar[str | None] = None
     """As `ClientRule.pair`."""
-    numbers: ClassVar[int] = 0
-    """How many of its own numbers each client must report beside weights and messages, in the weights' type."""
+    reports: ClassVar[tuple[str, ...]] = ()
+    """Numbers of its own that each client must report beside weights and messages, in the weights' type."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """The state before the first round; `samples` [N] is the size of every client's data."""

@@ -6,16 +6,16 @@ then on it goes one epoch up or down, or stays, by a table of its own (Eq. 8).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedkeel.config.section import Section
 from fedkeel.methods.job import Updates
-from fedkeel.methods.types import Message
+from fedkeel.methods.types import Chance, Message
 
 SLOTS = 64
 """The latest slot that can be learnt."""
@@ -25,8 +25,6 @@ HIDDEN = 16
 """Of the LSTM."""
 RARE = -2.0
 """The bias of the LSTM's decisions at first: about one in eight asks, so that early slots hardly win."""
-
-Chance = Annotated[float, Field(ge=0, le=1)]
 
 
 class Requests(Section):

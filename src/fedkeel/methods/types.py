@@ -1,18 +1,50 @@
-"""What travels, what a client keeps, and what they weigh."""
+"""What travels, what it weighs, and the types of settings that several methods have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
+
+from fedkeel.config.section import Share as Share
 
 Message = Mapping[str, Tensor]
 """Named tensors that travel, or that a client keeps; what travels is charged byte for byte."""
 
+
+@dataclass(frozen=True)
+class Sends:
+    """How much goes up from a client under one name, beside its weights."""
+
+    numbers: int
+    nbytes: int | None = None
+    """Of each number, where that is fixed; else they are as wide as the weights are on their way."""
+    each_class: bool = False
+    """Whether it is so much for each class that the client's labels hold."""
+    summed: bool = False
+    """Whether only the sum over clients is wanted (`Job.sums`)."""
+
+
 Weighting = Literal["samples", "uniform"]
 """Of clients in a mean: by their numbers of samples, or all alike."""
+
+Chance = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Of a running mean: the share of the past."""
+Weight = Annotated[float, Field(gt=0, lt=1)]
+"""Of one term against another, neither of which vanishes."""
+Multiple = Annotated[float, Field(ge=1)]
+"""Of the base learning rate."""
+Reading = Literal["practical", "literal"]
+"""A paper's equations: corrected, or as printed."""
+GradientBatches = Literal[1, "full"]
+"""What a gradient is taken of: the current mini-batch, or all the client's data."""
+Rest = Literal["drop", "flush"]
+"""What becomes of a buffer that is not full when the run ends: it is forgotten, or one last step."""
 
 _GRID = 2.0**36
 

@@ -30,7 +30,7 @@ def check(folder: Path) -> int:
         with open_file(folder / RUN) as file:
             told: Any = json.loads(file.read(10_000))
         schema = told["schema"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # of a folder that is none, others tell
         return 1
     except OSError as error:
         raise InputError(

@@ -17,8 +17,8 @@ from fedkeel.local.executors.choose import Choice
 from fedkeel.methods.finetune import FineTuning
 from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
-from fedkeel.runtime import Simulation
-from fedkeel.runtime.clients import Model, accuracies, client_scores, finetuned, spread
+from fedkeel.runner.scores import Model, accuracies, client_scores, finetuned, spread
+from fedkeel.runner.simulation import Simulation
 
 
 def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:

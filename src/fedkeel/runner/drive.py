@@ -5,9 +5,9 @@ from __future__ import annotations
 from fedkeel.errors import StoppedError
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.recorder import Recorder
+from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sinks
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import Simulation
 
 
 def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, stop: Stop) -> list[Evaluation]:

@@ -14,7 +14,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.params import Layout
 from fedkeel.record.folder import RunFolder, check_room
 from fedkeel.record.subject import Subject
-from fedkeel.runtime import Simulation
+from fedkeel.runner.simulation import Simulation
 from fedkeel.world.fleet.profile import Fleet
 
 COPIES = 4

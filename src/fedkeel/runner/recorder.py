@@ -10,9 +10,9 @@ from typing import Any
 from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.record.folder import RunFolder
 from fedkeel.record.rows import RoundEnd
+from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sink, SinkError
 from fedkeel.runner.stopping import Stop
-from fedkeel.runtime import Simulation
 
 
 class Recorder(Sink):

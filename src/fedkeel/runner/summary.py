@@ -11,7 +11,7 @@ import torch
 
 from fedkeel.local.executors.choose import Choice
 from fedkeel.record.rows import Evaluation
-from fedkeel.runtime import Simulation
+from fedkeel.runner.simulation import Simulation
 
 
 def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Choice) -> dict[str, Any]:
@@ -52,6 +52,7 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Cho
         "parameters": standing.parameters,
         "executor": choice.settings.model_dump(),
         "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
+        "why_not_stacked": choice.why_not_stacked,
         "device": experiment.device,
         "threads": experiment.threads,
         "torch": torch.__version__,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Annotated, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from fedkeel import streams
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError
+from fedkeel.local.orders import Trained
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 Pause = Annotated[float, Field(gt=0, le=1e12)]
@@ -75,3 +79,21 @@ class FaultSettings(Section):
         return [self.corruptions[way] if name == "corrupt" else name for name, way in zip(told, ways, strict=True)], (
             drawn[:, 1]
         )
+
+
+def damaged(upload: Trained, how: str, start: Tensor, max_norm: float | None) -> Trained:
+    """What is left of an upload (`FaultSettings.corruptions`)."""
+    w = upload.w.clone()
+    match how:
+        case "nan":
+            w[:, 0] = nan
+        case "infinite":
+            w[:, 0] = inf
+        case "huge":  # further from the start than is accepted, in every coordinate
+            assert max_norm is not None
+            w[:] = start + start.abs() + 10 * max_norm + 1
+        case "shape":
+            w = w[:, 1:]
+        case "dtype":
+            w = w.to(torch.float32 if w.dtype == torch.float64 else torch.float64)
+    return Trained({**upload.columns, "w": w})

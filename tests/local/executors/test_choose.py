@@ -1,5 +1,6 @@
 """The choice of an executor: open ends are filled in, liars are shown the door."""
 
+import json
 import multiprocessing
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import yaml
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, Result, api, run
-from fedkeel.local.batches import batch_sizes
+from fedkeel.local.batches import Batch, batch_sizes
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors import choose
 from fedkeel.local.executors.agreement import objection
@@ -22,7 +23,7 @@ from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
-from fedkeel.runtime import Simulation
+from fedkeel.runner.simulation import first_orders
 
 LOCAL = {"batch_size": 4, "epochs": 2}
 
@@ -111,10 +112,10 @@ def test_executors_agree(kind: str) -> None:
     torch.testing.assert_close(weights(other), weights(reference), rtol=0, atol=1e-9)
 
 
-def lie(self: DenseGradient, w: Tensor, x: Tensor, *more: Any) -> Tensor:
+def lie(self: DenseGradient, w: Tensor, batch: Batch, *more: Any) -> Tensor:
     """Wrong for mini-batches of one size only, as compiled kernels have been seen to be."""
-    loss = TRUE(self, w, x, *more)
-    more[-2].mul_(1 if x.shape[1] != 3 else 1.1)
+    loss = TRUE(self, w, batch, *more)
+    more[-2].mul_(1 if batch.y.shape[1] != 3 else 1.1)
     return loss
 
 
@@ -252,7 +253,8 @@ class Once(ClientRule):
 def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypatch: pytest.MonkeyPatch) -> None:
     way = ExecutorSettings(kind="vectorised", stack=4, channels_last=False)
     shop = Workshop(dense(), data(), ClientRule(), Experiment(local={**LOCAL, "lr": lr}).local, 0)
-    orders = Simulation(Experiment(local={**LOCAL, "lr": lr}, clients=6), data(), FlatModel(dense())).first_orders()
+    asked = Experiment(local={**LOCAL, "lr": lr}, clients=6)
+    orders = first_orders(asked, data(), FlatModel(dense()), shop.executor(ExecutorSettings(kind="serial", stack=0)))
     assert objection(shop, way, orders) is None
     assert "message/x after one step" in str(objection(replace(shop, rule=Once()), way, orders))
     monkeypatch.setattr(DenseGradient, "_sweep", lambda s, w, *m: (TRUE(s, w, *m), m[-2].mul_(2), m[-2].sub_(w))[0])
@@ -297,3 +299,41 @@ def test_stacks_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "STACK_BYTES", 10)
     assert choose.stack_limit(shop) == 1
     assert ExecutorSettings().settled is False
+
+
+NORMED = "Clients train one by one: the model has buffers, such as batch-norm statistics."
+RANDOM = "Clients train one by one: the model's forward pass is random, as with dropout."
+
+
+@pytest.mark.parametrize(("layer", "why"), [(nn.BatchNorm2d(4), NORMED), (nn.Dropout(0.5), RANDOM)], ids=["bn", "drop"])
+@pytest.mark.parametrize("kind", ["auto", "processes"])
+def test_the_summary_says_why_clients_are_not_stacked(layer: nn.Module, why: str, kind: str, tmp_path: Path) -> None:
+    """However short the run is; and again where the choice is remembered."""
+    for run_ in ("first", "again"):
+        go(kind, convolutional(layer), out=tmp_path / run_)
+        told = json.loads((tmp_path / run_ / "summary.json").read_text())
+        assert told["executor"]["stack"] == 0
+        assert told["why_not_stacked"] == why
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+def test_the_summary_says_that_stacks_were_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "_LONG", 0.0)  # so that vmap is tried
+    monkeypatch.setattr(choose._Contest, "_measure", lambda _, way: 1.0 if way.stack else 2.0)
+    monkeypatch.setattr(choose, "cores", lambda: 1)
+    summary = go(model=Branching()).summary
+    assert summary["executor"]["stack"] == 0
+    assert summary["why_not_stacked"].startswith("Clients train one by one: vectorised in stacks of")
+    assert "it fails" in summary["why_not_stacked"]
+
+
+@pytest.mark.usefixtures("eager_to_choose")
+def test_nothing_is_said_where_clients_are_stacked_or_were_asked_to_train_alone() -> None:
+    normed = convolutional(nn.BatchNorm2d(4))
+    for executor in ("serial", {"kind": "processes", "stack": 0}, {"kind": "auto", "stack": 0}):
+        assert go(executor, normed).summary["why_not_stacked"] is None
+    assert go("vectorised").summary["why_not_stacked"] is None
+
+
+def test_nothing_is_said_where_a_choice_is_not_worth_it() -> None:
+    assert go().summary["why_not_stacked"] is None

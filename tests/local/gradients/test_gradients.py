@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
 
 from fedkeel import models
+from fedkeel.local.batches import Batch
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import FlatModel, Layout
@@ -38,7 +39,8 @@ def check(
     x = torch.randn(k, b, *shape, dtype=torch.float64)
     y = torch.randint(0, classes, (k, b))
     weights = torch.tensor([[1 / size] * size + [0.0] * (b - size) for size in sizes], dtype=torch.float64)
-    loss, g = gradient(w, x, y, weights)  # type: ignore[operator]
+    batch = Batch(x, y, np.array(sizes), weights)
+    loss, g = gradient(w, batch)  # type: ignore[operator]
     losses, gradients = by_autograd(module, w, x, y, sizes)
     np.testing.assert_allclose((loss.detach() * weights).sum(1), losses, rtol=1e-10)
     torch.testing.assert_close(g, torch.stack(gradients), rtol=1e-9, atol=1e-12)
@@ -48,7 +50,7 @@ def check(
         places = [(elsewhere, torch.empty_like(elsewhere)), (w, torch.empty_like(elsewhere)), (w, w.contiguous())]
         for before, out in places:  # the last of them in place, unless the start is shared
             expected = before - rate * g
-            gradient.descend(w, x, y, weights * rate, out, before)
+            gradient.descend(w, batch, rate, out, before)
             torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-12)
 
 

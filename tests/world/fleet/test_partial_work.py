@@ -8,9 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from fedkeel import Experiment, InputError, streams
+from fedkeel import Experiment, InputError, RoundEnd, streams
 from fedkeel.methods import methods
-from fedkeel.runtime import RoundEnd
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.fleet.settings import FleetSettings
 from tests.helpers import federation
@@ -147,7 +146,7 @@ def test_every_executor_draws_the_same_and_records_the_work_really_done() -> Non
         assert arrival.arrived - arrival.dispatched == pytest.approx(10 * SIZES[arrival.client] / np.mean(SIZES))
     seen = sum(a.samples * a.epochs for end in ends for a in end.arrivals)
     assert seen < 5 * sum(work(ends, "samples"))
-    assert {other.simulation.ledger.samples for other, _ in runs.values()} == {seen}
+    assert {other.simulation.core.ledger.samples for other, _ in runs.values()} == {seen}
     assert result.summary["updates"] == 4 * federation.ROUNDS
 
 

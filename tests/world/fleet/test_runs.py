@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkeel import streams
-from fedkeel.runtime import RoundEnd
+from fedkeel import RoundEnd, streams
 from tests.helpers import federation
 from tests.helpers.federation import SEED, SIZES, N
 from tests.helpers.repository import ROOT

@@ -48,11 +48,12 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
         stacks.insert(0, trials[::each][: settings.stack])
     until = perf_counter() + SECONDS
     try:
-        reference, candidate = trial.trainer(ExecutorSettings(kind="serial")), trial.trainer(settings)
+        reference = trial.executor(ExecutorSettings(kind="serial"))
+        candidate = trial.executor(settings.model_copy(update={"kind": "vectorised" if settings.stack else "serial"}))
         for number, stack in enumerate(stacks):
             if number > 2 and perf_counter() > until:
                 break
-            if reason := _difference(candidate(stack, 1), reference(stack, 1), stack):
+            if reason := _difference(candidate.train(stack, 1).columns, reference.train(stack, 1).columns, stack):
                 return reason
     except Exception as error:  # a model that vmap cannot follow fails in its own way
         return f"it fails ({type(error).__name__}: {' '.join(str(error).split())})"

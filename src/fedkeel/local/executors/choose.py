@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedkeel.local.build import Workshop, cores
 from fedkeel.local.executors.agreement import cannot_stack, objection
 from fedkeel.local.orders import Order
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.local.trainers import plan
+from fedkeel.local.trainer import plan
 from fedkeel.params import Layout
 
 STACK_BYTES = 256 << 20
@@ -46,6 +47,8 @@ class Choice:
     """What a round would take with each candidate, as measured on a part of the first one."""
     refused: dict[str, str] = field(default_factory=dict)
     """Candidates that were faster and failed, or that deviate from plain autograd."""
+    why_not_stacked: str | None = None
+    """Why clients train one by one, in a sentence, unless that was asked for or is faster."""
 
 
 def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, fork: bool) -> Choice:
@@ -63,7 +66,7 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     for settings in contest.ranking():
         reason = objection(workshop, settings, orders)
         if reason is None:
-            return Choice(settings, contest.report(), contest.refused)
+            return Choice(settings, contest.report(), contest.refused, contest.why_not_stacked(settings))
         contest.refused[settings.label] = reason
     raise _refusal(asked, next(iter(contest.refused.values())))
 
@@ -89,6 +92,18 @@ class _Contest:
     def report(self) -> dict[str, float]:
         """Seconds of a round with each candidate."""
         return {settings.label: float(f"{value:.3g}") for settings, value in self._seconds.items()}
+
+    def why_not_stacked(self, chosen: ExecutorSettings) -> str | None:
+        """`Choice.why_not_stacked`"""
+        if chosen.stack or self._asked.stack == 0 or self._asked.channels_last:
+            return None
+        refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "stacks" in way)
+        reason = self._unstackable or next(refused, None)
+        return reason and f"Clients train one by one: {reason}."
+
+    @cached_property
+    def _unstackable(self) -> str | None:
+        return cannot_stack(self._workshop)
 
     def ranking(self) -> list[ExecutorSettings]:
         """The candidates, the fastest first."""
@@ -134,9 +149,9 @@ class _Contest:
             ways += [ExecutorSettings(kind="serial", stack=0, channels_last=each) for each in formats]
         if asked.stack == 0 or asked.channels_last or (ways and not workshop.dense and self._run < _LONG):
             return ways
-        if reason := cannot_stack(workshop):
+        if self._unstackable:
             if not ways:
-                raise _refusal(asked, reason)
+                raise _refusal(asked, self._unstackable)
             return ways
         limit = min(len(self._orders), stack_limit(workshop))
         share = min(limit, self._share)

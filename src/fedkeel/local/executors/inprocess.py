@@ -12,7 +12,7 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executors.memory import Lender
 from fedkeel.local.orders import Columns, Order, Score, Trained, add, divided
 from fedkeel.local.settings import LocalSettings
-from fedkeel.local.trainers import Trainer, plan
+from fedkeel.local.trainer import Trainer, plan
 
 
 class InProcess:
@@ -30,7 +30,6 @@ class InProcess:
         self._lender = Lender(shared=False)
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        """What became of these orders, in their order; with `limit`, after so many steps."""
         columns: Columns = {}
         sums: Columns = {}
         for rows in plan(orders, self._data, self._local, self._stack):
@@ -50,11 +49,9 @@ class InProcess:
         return self._lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        """Test `w` on the test set, or on those samples of it."""
         return self._evaluator.score(w, buffers, samples)
 
     def close(self) -> None:
-        """Give back what is lent."""
         self._lender.close()
 
 

@@ -25,21 +25,20 @@ from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import BATCH, Evaluator, score
 from fedkeel.local.executors import worker
 from fedkeel.local.executors.memory import CAN_SHARE, Lender, Parcel
+from fedkeel.local.executors.packing import pack
 from fedkeel.local.executors.worker import (
     LESS_MEMORY,
     DeliverRequest,
     Done,
     Failed,
     Request,
-    Slips,
     TestRequest,
     TrainRequest,
     agreed,
 )
 from fedkeel.local.orders import SUM, Columns, Order, Score, Trained
 from fedkeel.local.settings import LocalSettings
-from fedkeel.local.trainers import Trainer, plan
-from fedkeel.methods.types import Message
+from fedkeel.local.trainer import Trainer, plan
 
 SHOWN = 5  # clients named in a message
 _STOP_SECONDS = 5.0
@@ -80,12 +79,12 @@ class Processes:
         self._sent: Columns = {}
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        """What became of these orders, in their order; with `limit`, after so many steps."""
         stacks = plan(orders, self._data, self._local, self._stack)
-        inputs, slips = self._pack(orders)
+        packed, tensors = pack(orders)
+        inputs = self._send({str(number): tensor for number, tensor in enumerate(tensors)})
         outputs, columns = self._lender.lend(self._numbers(orders))
         doing = [f"training {_clients(orders, rows)}" for rows in stacks]
-        replies = self._ask(TrainRequest(inputs, slips, stacks, limit, outputs), doing)
+        replies = self._ask(TrainRequest(inputs, packed, stacks, limit, outputs), doing)
         held = reduce(agreed, (reply.held for reply in replies))
         if held:
             rows = {name: self._count if name.startswith(SUM) else len(orders) for name in held}
@@ -105,41 +104,6 @@ class Processes:
             "finite": ((count,), torch.bool),
         }
 
-    def _pack(self, orders: Sequence[Order]) -> tuple[Parcel, Slips]:
-        """Every tensor once, and the orders in words."""
-        names: dict[int, str] = {}
-        tensors: dict[str, Tensor] = {}
-
-        def name(tensor: Tensor) -> str:
-            known = names.get(id(tensor))
-            if known is None:
-                known = names[id(tensor)] = str(len(names))
-                tensors[known] = tensor
-            return known
-
-        def messages(all_: list[Message]) -> list[dict[str, str]]:
-            return [{key: name(tensor) for key, tensor in each.items()} for each in all_] if any(all_) else []
-
-        slips = Slips(
-            client=[order.client for order in orders],
-            round=[order.round for order in orders],
-            epochs=[order.epochs for order in orders],
-            start=[name(order.start) for order in orders],
-            buffers=[name(order.buffers) for order in orders],
-            lr=[name(order.lr) for order in orders],
-            received=messages([order.received for order in orders]),
-            kept=messages([order.kept for order in orders]),
-            survey=[order.survey for order in orders],
-            numbers=[(order.wave, order.version, order.slot, order.fresh_version) for order in orders],
-            fresh=[
-                None
-                if order.fresh is None or order.fresh_buffers is None
-                else (name(order.fresh), name(order.fresh_buffers))
-                for order in orders
-            ],
-        )
-        return self._send(tensors), slips
-
     def _send(self, tensors: Columns) -> Parcel:
         parcel, places = self._lender.lend({name: (t.shape, t.dtype) for name, t in tensors.items()})
         for name, tensor in tensors.items():
@@ -148,7 +112,6 @@ class Processes:
         return parcel
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        """Test `w` on the test set, or on those samples of it."""
         total = self._evaluator.count(samples)
         batches = -(-total // BATCH)
         if batches <= self._count:  # not worth a message
@@ -159,7 +122,6 @@ class Processes:
         return score([sums[number] for number in range(batches)], total)
 
     def close(self) -> None:
-        """End the workers; what is asked afterwards starts new ones."""
         for each in self._workers:
             with suppress(OSError):
                 each.connection.send(None)

@@ -14,15 +14,15 @@ from multiprocessing.connection import Connection
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedkeel import errors
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executors.inprocess import consecutive, put
 from fedkeel.local.executors.memory import Parcel, Reader
-from fedkeel.local.orders import SUM, Columns, Order, add, divided
-from fedkeel.local.trainers import Trainer
+from fedkeel.local.executors.packing import unpack
+from fedkeel.local.orders import SUM, Columns, add, divided
+from fedkeel.local.trainer import Trainer
 
 TICKET = struct.Struct("<i")
 END = -1
@@ -31,52 +31,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Slips:
-    """Orders in a few words, column by column: tensors by their names in a parcel."""
-
-    client: Sequence[int]
-    round: Sequence[int]
-    epochs: Sequence[int]
-    start: Sequence[str]
-    buffers: Sequence[str]
-    lr: Sequence[str]
-    received: Sequence[dict[str, str]]
-    kept: Sequence[dict[str, str]]
-    survey: Sequence[bool]
-    numbers: Sequence[tuple[int, int, int, int]]
-    """Wave, version, slot, version of the fresh model."""
-    fresh: Sequence[tuple[str, str] | None]
-    """Weights and statistics of that."""
-
-    def order(self, row: int, tensors: dict[str, Tensor]) -> Order:
-        """As it was dispatched."""
-        (wave, version, slot, fresh_version), fresh = self.numbers[row], self.fresh[row]
-        return Order(
-            job=0,
-            client=self.client[row],
-            round=self.round[row],
-            epochs=self.epochs[row],
-            start=tensors[self.start[row]],
-            buffers=tensors[self.buffers[row]],
-            lr=tensors[self.lr[row]],
-            received={name: tensors[place] for name, place in self.received[row].items()} if self.received else {},
-            kept={name: tensors[place] for name, place in self.kept[row].items()} if self.kept else {},
-            survey=self.survey[row],
-            wave=wave,
-            version=version,
-            slot=slot,
-            fresh=tensors[fresh[0]] if fresh else None,
-            fresh_buffers=tensors[fresh[1]] if fresh else None,
-            fresh_version=fresh_version,
-        )
-
-
-@dataclass(frozen=True)
 class TrainRequest:
     """Train these orders; ticket n means the n-th stack."""
 
     inputs: Parcel
-    slips: Slips
+    orders: bytes
+    """Which name the inputs by their numbers."""
     stacks: Sequence[Sequence[int]]
     limit: int | None
     outputs: Parcel
@@ -217,14 +177,14 @@ class _Worker:
             yield ticket
 
     def _train(self, request: TrainRequest) -> Done:
-        inputs = self._reader.tensors(request.inputs)
+        order = unpack(request.orders, [*self._reader.tensors(request.inputs).values()])
         outputs = self._reader.tensors(request.outputs)
         self._held, self._sums = [], {}
         held: Kinds | None = None
         for ticket in self._draw():
             rows = request.stacks[ticket]
             room = outputs["w"][span] if (span := consecutive(rows)) else None
-            part, sums = divided(self._trainer([request.slips.order(row, inputs) for row in rows], request.limit, room))
+            part, sums = divided(self._trainer([*map(order, rows)], request.limit, room))
             self._sums = add(self._sums, sums)
             put({name: part.pop(name) for name in outputs}, rows, outputs)
             self._held.append((rows, part))

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from fedkeel.local.batches import Batch
+from fedkeel.local.gradients.gradient import Penalised
+from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import Layout
 
 _RELU: set[Any] = {functional.relu, torch.relu, ("method", "relu")}
@@ -28,12 +31,17 @@ class Layer:
     relu: bool
 
 
-class DenseGradient:
-    """Softmax cross-entropy behind linear layers and ReLUs; matches autograd to rounding."""
+class DenseGradient(VmappedGradient):
+    """Softmax cross-entropy behind linear layers and ReLUs; matches autograd to rounding.
 
-    def __init__(self, layers: list[Layer], layout: Layout) -> None:
+    What has no closed form, such as a penalty on the features, is left to vmap.
+    """
+
+    descends = True
+
+    def __init__(self, layers: list[Layer], module: nn.Module, layout: Layout) -> None:
+        super().__init__(module, layout)
         self._layers = layers
-        self._layout = layout
         self._known: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     @classmethod
@@ -45,26 +53,24 @@ class DenseGradient:
         names = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
         if sorted(names) != sorted(part.name for part in layout.parameters):
             return None  # something is frozen, tied or unused
-        return cls(layers, layout)
+        return cls(layers, module, layout)
 
-    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """(Losses [k, b], gradient [k, D])."""
+    def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
+        if penalty is not None:
+            return super().__call__(w, batch, penalty)
         g = w.new_empty(w.shape)
-        return self._sweep(w, x, y, weights, g, None), g
+        return self._sweep(w, batch, batch.weights, g, None), g
 
-    def descend(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, out: Tensor, before: Tensor) -> Tensor:
-        """out <- before - gradient in one sweep, without a gradient in between; returns the losses [k, b].
+    def descend(self, w: Tensor, batch: Batch, rate: Tensor, out: Tensor, before: Tensor) -> Tensor:
+        """In one sweep, without a gradient in between; `out` may be `w`."""
+        return self._sweep(w, batch, batch.weights * rate, out, before)
 
-        `out` may be `w`. A learning rate is a factor on the weights.
-        """
-        return self._sweep(w, x, y, weights, out, before)
-
-    def _sweep(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
+    def _sweep(self, w: Tensor, batch: Batch, weights: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
         # While all clients still stand at the same weights, one large product serves them all.
         shared = w.stride(0) == 0 and len(w) > 1
         views = self._named(w)
         used = self._layout.views(w[0]) if shared else views
-        inputs = [x.flatten(2)]
+        inputs = [batch.x.flatten(2)]
         for layer in self._layers:
             weight, bias = used[layer.weight].mT, used[layer.bias] if layer.bias is not None else None
             if shared:
@@ -73,7 +79,7 @@ class DenseGradient:
             else:
                 z = torch.bmm(inputs[-1], weight) if bias is None else torch.baddbmm(bias[:, None], inputs[-1], weight)
             inputs.append(z.relu_() if layer.relu else z)
-        losses, delta = _cross_entropy(inputs.pop(), y, weights)
+        losses, delta = _cross_entropy(inputs.pop(), batch.y, weights)
         targets = self._named(out)
         bases = None if before is None else self._named(before)
         for number in reversed(range(len(self._layers))):

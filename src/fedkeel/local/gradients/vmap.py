@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
+from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy
 
+from fedkeel.local.batches import Batch
+from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.methods.oracle import Penalty
 from fedkeel.params import Layout, with_features
 
 
-class VmappedGradient:
+class VmappedGradient(Gradient):
     """For modules whose forward pass vmap can follow: no branches on data, no buffers that change, no chance."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
+        self._module = module
         self._layout = layout
-        self._training = copy.deepcopy(module).train()
-        self._frozen = copy.deepcopy(module).eval()
 
+    @cached_property
+    def _training(self) -> nn.Module:
+        return copy.deepcopy(self._module).train()
+
+    @cached_property
+    def _frozen(self) -> nn.Module:
+        return copy.deepcopy(self._module).eval()
+
+    @cached_property
+    def _gradient(self) -> Any:
         def weighted(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
             losses = cross_entropy(functional_call(self._training, parameters, (x,)), y, reduction="none")
             return losses @ weights, losses
 
-        self._gradient = vmap(grad_and_value(weighted, has_aux=True))
+        return vmap(grad_and_value(weighted, has_aux=True))
 
-    def __call__(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """(Losses [k, b], gradient [k, D])."""
-        parts, (_, losses) = self._gradient(self._layout.views(w), x, y, weights)
-        return losses, self._layout.flatten(parts)
-
-    def with_penalty(
-        self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor, penalty: Penalty, given: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
-        """(Losses [k, b] without the penalty, gradient [k, D] with it)."""
-
+    def _penalised(self, penalty: Penalty) -> Any:
         def weighted(
             parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor, given: tuple[Tensor, ...]
         ) -> tuple[Tensor, Tensor]:
@@ -43,12 +47,16 @@ class VmappedGradient:
             losses = cross_entropy(logits, y, reduction="none")
             return (losses + penalty(z, *given)) @ weights, losses
 
-        parts, (_, losses) = vmap(grad_and_value(weighted, has_aux=True))(self._layout.views(w), x, y, weights, given)
+        return vmap(grad_and_value(weighted, has_aux=True))
+
+    def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
+        told = self._layout.views(w), batch.x, batch.y, batch.weights
+        parts, (_, losses) = (
+            self._gradient(*told) if penalty is None else self._penalised(penalty[0])(*told, penalty[1])
+        )
         return losses, self._layout.flatten(parts)
 
-    def features(self, w: Tensor, x: Tensor) -> Tensor:
-        """[k, b, F], what the heads see, in evaluation mode."""
-
+    def features(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
         def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
             return with_features(self._frozen, lambda: functional_call(self._frozen, parameters, (x,)))[1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.local.orders import Order
-from fedkeel.record.rows import Unfinished
-from fedkeel.runtime.stateful import Stateful
+from fedkeel.server.events import NOT_NEEDED, TOO_LATE
+from fedkeel.server.stateful import Stateful
 from fedkeel.world.clock import EventQueue
 from fedkeel.world.fleet.profile import Fleet
 
-LEFT, TOO_LATE, NOT_NEEDED = "left for good", "too late", "not needed"
+LEFT = "left for good"
 
 
 @dataclass(slots=True, eq=False)
@@ -23,9 +23,6 @@ class Flight:
     """A job on its way: the order and what the clock knows of it; all times are virtual seconds."""
 
     order: Order
-    bytes_down: int
-    bytes_up: int
-    """In surveys before it."""
     dispatched: float
     began: float
     """The model is there, and training begins."""
@@ -37,14 +34,11 @@ class Flight:
     """When the device is lost if the job is not over by then."""
     why: str
     """Of that."""
-    draws: int = 1
-    """How often the client was drawn."""
+    upload_bytes: int
     fault: str = ""
     """What goes wrong on purpose (`FaultSettings`)."""
     pause: float = 0.0
     """Of `finished`: seconds that it hangs before its upload, and hears nothing."""
-    upload_bytes: int = 0
-    """As far as they are known before."""
     before: int = 0
     """The device's job before this one, where that matters."""
     asked: float | None = None
@@ -118,27 +112,16 @@ then dispatches, from the newest model too."""
 class Flights(Stateful):
     """Everything in flight, and the clock it flies by."""
 
-    saved = ("by_client", "versions", "held", "adrift", "idle", "unfinished", "lost", "left")
+    saved = ("by_client", "adrift", "idle")
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.queue: EventQueue[What] = EventQueue()
         self.by_client: dict[int, Flight] = {}
-        self.versions: dict[int, int] = {}
-        """Of clients at work: the versions they started from."""
-        self.held: dict[int, int] = {}
-        """How many jobs started from each version."""
         self.adrift: dict[int, Flight] = {}
         """Jobs that were given up, but whose devices do not know it and will upload them."""
         self.idle = np.ones(len(fleet), dtype=np.bool_)
         """[N], who is neither at work nor gone."""
-        self.unfinished: list[Unfinished] = []
-        """Jobs that never arrived, since they were last taken."""
-        self.lost = self.left = 0
-        """Jobs that came to nothing, and those that were in flight at the end."""
-
-    def __len__(self) -> int:
-        return len(self.by_client)
 
     @property
     def now(self) -> float:
@@ -150,13 +133,17 @@ class Flights(Stateful):
         on = self.fleet.available(self.now)
         return self.idle if on is None else self.idle & on
 
+    def next_on(self, samples: NDArray[np.int64]) -> float:
+        """When the next device that could be given a job comes on or back; now, if one is on; infinite if none will."""
+        idle = np.flatnonzero((samples > 0) & self.idle)
+        on = self.fleet.next_on(self.now, idle) if len(idle) else np.inf
+        return min([on, *(flight.arrives for flight in self.adrift.values())])
+
     def launch(self, flight: Flight) -> None:
         """A job is on its way."""
-        client, version = flight.order.client, flight.order.version
+        client = flight.order.client
         assert self.idle[client], f"device {client} is at work already"
         self.by_client[client] = flight
-        self.versions[client] = version
-        self.held[version] = self.held.get(version, 0) + 1
         self.idle[client] = False
         self.plan(flight)
 
@@ -202,27 +189,16 @@ class Flights(Stateful):
 
     def land(self, flight: Flight, free: bool = True) -> None:
         """It is over: the device is free, unless it hangs or is gone."""
-        client, version = flight.order.client, flight.order.version
-        del self.by_client[client], self.versions[client]
-        self.held[version] -= 1
-        if not self.held[version]:
-            del self.held[version]
-        self.idle[client] = free
+        del self.by_client[flight.order.client]
+        self.idle[flight.order.client] = free
 
-    def lose(self, flight: Flight, why: str | None = None) -> None:
+    def lose(self, flight: Flight, why: str) -> None:
         """It is over without a result."""
-        why = why or flight.why
         hangs = why in (TOO_LATE, NOT_NEEDED) and flight.pause > 0 and flight.finished - flight.pause <= self.now
         self.land(flight, free=why != LEFT and not hangs)
         if hangs:
             self.adrift[flight.order.client] = flight
             self.stray(flight, flight.arrives)
-        self.write_off(flight, why)
-
-    def write_off(self, flight: Flight, why: str) -> None:
-        """Its result does not count."""
-        self.lost += 1
-        self._write_down(flight, why)
 
     def stray(self, flight: Flight, time: float) -> None:
         """Its upload will come then, though nobody waits for it."""
@@ -239,45 +215,13 @@ class Flights(Stateful):
         self.idle[stray.client] = True
         return flight
 
-    def give_back(self, arrived: Sequence[Flight]) -> None:
-        """They have arrived, but nobody will take them in any more."""
-        self.left += len(arrived)
-        for flight in arrived:
-            self._write_down(flight, "in flight")
-
-    def close(self) -> list[Unfinished]:
-        """The run is over: the rows of what is still in flight, and of whatever was not taken yet."""
-        self.give_back(sorted(self.by_client.values(), key=lambda flight: flight.order.job))
-        return self.take_unfinished()
-
-    def _write_down(self, flight: Flight, why: str) -> None:
-        order = flight.order
-        self.unfinished.append(
-            Unfinished(
-                client=order.client,
-                round=order.round,
-                start_version=order.version,
-                dispatched=flight.dispatched,
-                began=flight.began,
-                ended=self.now,
-                why=why,
-                bytes_down=flight.bytes_down,
-                bytes_up=flight.bytes_up,
-            )
-        )
-
     def snapshot(self) -> dict[str, Any]:
         """With the clock and everything that is planned."""
         queue = {"now": self.queue.now, "heap": self.queue.heap, "scheduled": self.queue.scheduled}
         return {**super().snapshot(), "queue": queue}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Be as that was."""
+        """Go on from there."""
         super().restore(state)
         for name, value in state["queue"].items():
             setattr(self.queue, name, value)
-
-    def take_unfinished(self) -> list[Unfinished]:
-        """The rows since last time."""
-        rows, self.unfinished = self.unfinished, []
-        return rows

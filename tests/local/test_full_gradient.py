@@ -10,13 +10,13 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.batches import Batches
+from fedkeel.local.gradients.autograd import AutogradGradient
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.vmap import VmappedGradient
-from fedkeel.local.oracles.client import ClientOracle
-from fedkeel.local.oracles.stack import StackOracle
+from fedkeel.local.oracle import BatchOracle
 from fedkeel.local.settings import LocalSettings
-from fedkeel.params import FlatModel, Layout
-from tests.helpers.oracles import DATA, oracle
+from fedkeel.params import Layout
+from tests.helpers.oracles import DATA, load, oracle, weights
 
 SIZES = [13, 9, 8, 4, 1]
 """In descending order of steps, as a stack must come."""
@@ -51,8 +51,8 @@ def test_the_full_gradient_alone_and_in_a_stack_of_unequal_clients(batch_size: A
     layout = Layout.of(net)
     gradient = DenseGradient.of(net, layout) if closed_form else VmappedGradient(net, layout)
     assert gradient is not None
-    batches = Batches(data, local, 7, [1] * len(SIZES), clients, [1] * len(SIZES))
-    stack = StackOracle(gradient, lambda: VmappedGradient(net, layout), batches, local)
+    batches = Batches(data, local, 7, [1] * len(SIZES), clients, [1] * len(SIZES), torch.float64)
+    stack = BatchOracle(gradient, batches, local)
     generator = torch.Generator().manual_seed(1)
     w = torch.randn(len(SIZES), layout.size, dtype=torch.float64, generator=generator)
     stacked = stack.full_grad(w)
@@ -61,8 +61,8 @@ def test_the_full_gradient_alone_and_in_a_stack_of_unequal_clients(batch_size: A
     torch.testing.assert_close(stack.full_grad(w), stacked, rtol=0, atol=0)
     torch.testing.assert_close(stack.full_grad(w[:3]), stacked[:3], rtol=0, atol=1e-12)  # of those still at work
     for client in clients:
-        own = Batches(data, local, 7, [1], [client], [1])
-        alone = ClientOracle(FlatModel(network()), own, local, 7, 1, client).full_grad(w[client])
+        own = Batches(data, local, 7, [1], [client], [1], torch.float64)
+        (alone,) = BatchOracle(AutogradGradient(network()), own, local).full_grad(w[client : client + 1])
         expected = of_all_samples(network(), w[client], data, client)
         torch.testing.assert_close(alone, expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(stacked[client], expected, rtol=0, atol=1e-12)
@@ -74,12 +74,9 @@ def test_the_full_gradient_is_clipped_as_a_whole_and_then_decayed(stack: bool) -
     local = LocalSettings(batch_size=4, clip_norm=0.05, weight_decay=0.5)
     w = torch.full((Layout.of(net).size,), 0.3, dtype=torch.float64)
     w[::3] = -0.4
-    batches = Batches(data, local, 7, [1], [0], [1])
-    if stack:
-        vmapped = VmappedGradient(net, Layout.of(net))
-        got = StackOracle(vmapped, lambda: vmapped, batches, local).full_grad(w[None])[0]
-    else:
-        got = ClientOracle(FlatModel(net), batches, local, 7, 1, 0).full_grad(w)
+    batches = Batches(data, local, 7, [1], [0], [1], torch.float64)
+    gradient = VmappedGradient(net, Layout.of(net)) if stack else AutogradGradient(net)
+    (got,) = BatchOracle(gradient, batches, local).full_grad(w[None])
     plain = of_all_samples(network(), w, data, 0)
     assert plain.norm() > 0.1
     torch.testing.assert_close(got, plain * (0.05 / (plain.norm() + 1e-6)) + 0.5 * w, rtol=0, atol=1e-12)
@@ -88,7 +85,7 @@ def test_the_full_gradient_is_clipped_as_a_whole_and_then_decayed(stack: bool) -
 def test_the_full_gradient_sees_batch_norm_as_training_does_and_leaves_its_statistics_alone() -> None:
     net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     it = oracle(net, batch_size=4)
-    w = it._model.w.clone()
+    w = weights(net)
     for _ in it.steps():
         it.grad(w)
     before = it.buffers
@@ -96,12 +93,12 @@ def test_the_full_gradient_sees_batch_norm_as_training_does_and_leaves_its_stati
     assert torch.equal(it.buffers, before)
     assert net.training
 
-    it._model.load(w + 0.1)
-    expected = torch.zeros_like(w)
+    load(net, w + 0.1)
+    expected = torch.zeros_like(w[0])
     for own in torch.arange(10).split(4):  # ten samples, as they lie
         loss = cross_entropy(net(DATA.train.x[own]), DATA.train.y[own]) * (len(own) / 10)
         expected += nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(net.parameters())))
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(got[0], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_full_gradient_draws_the_same_dropout_each_time_and_none_of_a_steps_own() -> None:
@@ -109,7 +106,7 @@ def test_the_full_gradient_draws_the_same_dropout_each_time_and_none_of_a_steps_
     net = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
     net[1].register_forward_hook(lambda _, inputs, output: masks.append((output == 0) & (inputs[0] != 0)))
     it = oracle(net, batch_size=5)
-    w = it._model.w.clone()
+    w = weights(net)
     before = it.full_grad(w)
     torch.manual_seed(123)  # whatever the global generator says
     for _ in it.steps():
@@ -126,11 +123,11 @@ def test_the_full_gradient_draws_the_same_dropout_each_time_and_none_of_a_steps_
 def test_the_full_gradient_has_no_part_in_the_training_loss() -> None:
     net = nn.Linear(4, 3)
     it = oracle(net, batch_size=4)
-    w = it._model.w.clone()
+    w = weights(net)
     for _ in it.steps():
         it.full_grad(w + 1)
         it.grad(w)
     it.full_grad(w + 1)
-    it._model.load(w)
+    load(net, w)
     plain = cross_entropy(net(DATA.train.x[:10]), DATA.train.y[:10])
     assert it.loss[0] == pytest.approx(float(plain.detach()), rel=1e-5)

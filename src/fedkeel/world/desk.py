@@ -7,15 +7,17 @@ timeline never depends on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fedkeel.local.orders import Executor, Order, Trained, gather
-from fedkeel.methods.types import Message
-from fedkeel.runtime.flights import Flight
-from fedkeel.runtime.stateful import Stateful
+import torch
 
-AT_ONCE = 512
-"""Jobs trained together beforehand: their results lie in memory side by side."""
+from fedkeel.local.orders import Executor, Order, Trained, divergence, gather
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.server import Answers
+from fedkeel.methods.types import Message
+from fedkeel.server.stateful import Stateful
+from fedkeel.world.flights import Flight
 
 
 class Desk(Stateful):
@@ -23,7 +25,7 @@ class Desk(Stateful):
 
     saved = ("kept", "_ready")
 
-    def __init__(self, executor: Executor | None, max_loss: float) -> None:
+    def __init__(self, executor: Executor, max_loss: float) -> None:
         """A loss above `max_loss` counts as divergence."""
         self.executor = executor
         self._max_loss = max_loss
@@ -45,12 +47,11 @@ class Desk(Stateful):
         """The results of orders; where they are not there yet, computes the next `most` to arrive, too."""
         missing = [order for order in orders if order.job not in self._results]
         if missing:
-            assert self.executor is not None
             jobs = {order.job for order in missing}
             others = [f for f in self._ready.values() if not f.lost and f.order.job not in jobs]
             soon = [flight.order for flight in sorted(others, key=_arrival)[:most]]
             train = sorted([*missing, *soon], key=lambda order: order.job)
-            trained = self.executor.train(train)
+            trained = self.train(train)
             self._results.update({order.job: (trained, row) for row, order in enumerate(train)})
             for order in train:
                 self._ready.pop(order.job, None)
@@ -58,14 +59,23 @@ class Desk(Stateful):
         self._keep(orders, trained)
         return trained
 
-    def without(self, orders: Sequence[Order], trained: Trained, refused: Sequence[int]) -> tuple[list[int], Trained]:
-        """(The rows that are left, their results): sums over all clients are computed anew without the others."""
-        gone = set(refused)
-        left = [row for row in range(len(orders)) if row not in gone]
-        if trained.sums and left:
-            assert self.executor is not None
-            return left, self.executor.train([orders[row] for row in left])
-        return left, trained.pick(left)
+    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+        """What orders come to, without a trace in what clients keep; with `limit`, after so many steps."""
+        return self.executor.train(orders, limit)
+
+    def ask(
+        self, orders: Sequence[Order], told: Sequence[Message], rule: ClientRule, limit: int | None = None
+    ) -> Answers:
+        """What clients answer to a survey; with `limit`, after so many steps."""
+        assert rule.survey is not None
+        asked = [
+            replace(order, received={**order.received, **more}, survey=True)
+            for order, more in zip(orders, told, strict=True)
+        ]
+        trained = self.train(asked, limit or rule.survey.limit)
+        for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
+            raise divergence(asked[row], trained, row)
+        return Answers(trained.messages, trained.sums, torch.tensor([[order.epochs] for order in asked]))
 
     def snapshot(self) -> dict[str, Any]:
         """With the results: trained alone, a job would differ from itself in a stack by rounding."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedkeel.local.orders import Order, Trained, divergence
 from fedkeel.params import Layout, Part
-from fedkeel.runtime.stateful import Stateful
 from fedkeel.server.settings import GateSettings
+from fedkeel.server.stateful import Stateful
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Gate(Stateful):
         self._part = None if uploads == "all" else layout.mask(uploads)
         self._come = np.zeros(clients, dtype=np.int64)
         """[N], each client's last job of which the upload has come; 0: none."""
+
+    @property
+    def max_norm(self) -> float | None:
+        """The largest norm of an update, if that is bounded."""
+        return self._settings.max_norm
 
     def claim(self, client: int, job: int, version: int, expected: int | None, newest: int) -> Refusal | None:
         """Whether an upload is what the server waits for.

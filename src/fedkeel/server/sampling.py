@@ -15,17 +15,16 @@ def draw(
     experiment: Experiment,
     sizes: NDArray[np.int64],
     wave: int,
-    count: int | None = None,
+    count: int,
     free: NDArray[np.bool_] | None = None,
 ) -> Draw:
     """(The clients, ascending, among those that have data; how often each was drawn, where that may be more than once).
 
-    `sizes` [N] are all clients' samples; `free` [N] says who can be given a job, if not everybody can. By default as
-    many as take part in a round are drawn, or all that are free. Who is drawn again works once.
+    `sizes` [N] are all clients' samples; `free` [N] says who can be given a job, if not everybody can. `count` of
+    these are drawn, or all that are free. Who is drawn again works once.
     """
     rng = streams.generator(experiment.seed, "sampling", wave)
     eligible = np.flatnonzero(sizes) if free is None else np.flatnonzero((sizes > 0) & free)
-    count = experiment.participants if count is None else count
     if experiment.sampling == "uniform":
         return np.sort(rng.choice(eligible, min(count, len(eligible)), replace=False)), None
     if not len(eligible):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedkeel.runtime.stateful import Stateful
-
-_ROUNDS = 1000
+from fedkeel.server.stateful import Stateful
 
 
 @dataclass
 class Ledger(Stateful):
     """What has happened so far, in numbers."""
 
-    saved = ("bytes_up", "bytes_down", "updates", "refused", "turned_away", "samples", "seconds", "round_seconds")
+    saved = ("bytes_up", "bytes_down", "updates", "refused", "turned_away", "samples", "lost", "left")
 
     bytes_up: int = 0
     """Of everything that devices sent, also in vain."""
@@ -26,16 +24,11 @@ class Ledger(Stateful):
     """Uploads that the gate refused, by reason."""
     samples: int = 0
     """Samples times epochs of training."""
-    seconds: float = 0.0
-    """Real ones, of all rounds without evaluation."""
-    round_seconds: list[float] = field(default_factory=list)
-    """Of each of the last thousand rounds."""
+    lost: int = 0
+    """Jobs that came to nothing."""
+    left: int = 0
+    """Jobs that were in flight at the end."""
 
     def turn_away(self, reason: str) -> None:
         """The gate refuses an upload."""
         self.turned_away[reason] = self.turned_away.get(reason, 0) + 1
-
-    def end_round(self, seconds: float) -> None:
-        """A round took so long."""
-        self.seconds += seconds
-        self.round_seconds = [*self.round_seconds[1 - _ROUNDS :], seconds]

@@ -1,63 +1,69 @@
-"""The server: the global model, the two rules, and what becomes of updates."""
+"""The global model: its versions, the two rules, and what updates make of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.config.experiment import Experiment
-from fedkeel.data.federated import FederatedData
-from fedkeel.local.orders import Trained
+from fedkeel.local.orders import Trained, stacked, stacked_fresh
+from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
-from fedkeel.methods.server import Receipt, View
-from fedkeel.params import FlatModel, Part
-from fedkeel.runtime.flights import Flight
-from fedkeel.runtime.stateful import Stateful
+from fedkeel.methods.server import Receipt, ServerRule, View
+from fedkeel.params import FlatModel
+from fedkeel.server.clients import Landed
+from fedkeel.server.stateful import Stateful
+from fedkeel.wire.sizes import WITH_BUFFERS
 
-_WITH_BUFFERS = ("all", "body")  # parts of a model that batch-norm statistics belong to
 
-
-class Server(Stateful):
+class GlobalModel(Stateful):
     """Whatever it remembers is plain tensors and numbers."""
 
     saved = ("state", "buffers", "version", "_waiting", "_weight")
 
-    def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel) -> None:
-        self.client_rule, self.rule = experiment.algorithm.rules()
+    def __init__(
+        self,
+        rules: tuple[ClientRule, ServerRule],
+        model: FlatModel,
+        samples: NDArray[np.int64],
+        epochs: int,
+        momentum: float,
+        counts_draws: bool,
+    ) -> None:
+        """`samples` [N] are all clients'; jobs are of so many epochs with such momentum."""
+        self.client_rule, self.rule = rules
         self.layout = model.layout
         self.buffers = model.buffers
-        self.state = self.rule.init(model.w.clone(), model.layout, torch.from_numpy(data.sizes).to(model.w.device))
+        self.state = self.rule.init(model.w.clone(), model.layout, torch.from_numpy(samples).to(model.w.device))
         self.version = 0
         """How often the global model has been replaced."""
-        self.down, self.up = self._bytes(self.client_rule.downloads), self._bytes(self.client_rule.uploads)
-        """Bytes of a model on its way, with the numbers that every client must report."""
-        self.up += self.rule.numbers * self.state.w.element_size()
-        self._sizes = data.sizes
-        self._local = experiment.local
-        self._counts_draws = experiment.sampling != "uniform"
+        self._samples, self._epochs, self._momentum, self._counts_draws = samples, epochs, momentum, counts_draws
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
         self._waiting: list[Tensor] = []
         """Batch-norm statistics of updates that are not in the model yet."""
         self._weight = 0.0
         """Of these, together."""
-        self._gets_buffers = bool(self.layout.buffers) and self.client_rule.uploads in _WITH_BUFFERS
-
-    def _bytes(self, part: Part) -> int:
-        weights = int(self.layout.mask(part).sum()) * self.state.w.element_size()
-        return weights + (self.layout.buffer_bytes if part in _WITH_BUFFERS else 0)
+        self._gets_buffers = bool(self.layout.buffers) and self.client_rule.uploads in WITH_BUFFERS
 
     @property
     def evaluated(self) -> Tensor:
         """The weights that are tested and handed to the user."""
         return self.rule.evaluated(self.state)
 
-    def aggregate(self, flights: Sequence[Flight], trained: Trained) -> list[float]:
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are."""
+        w = self.state.w
+        return bool(w.sum().isfinite()) or bool(w.isfinite().all())
+
+    def aggregate(self, landed: Sequence[Landed], trained: Trained) -> list[float]:
         """The next version from what came of a round with a barrier; returns each update's weight."""
-        updates = self._updates(flights, trained)
+        updates = self._updates(landed, trained)
         before = self.state.w
         self.state, weights = self.rule.aggregate(self.state, updates)
         self._hold_still(before)
@@ -68,10 +74,10 @@ class Server(Stateful):
         self.version += 1
         return list(weights.tolist())
 
-    def receive(self, flight: Flight, trained: Trained, view: View) -> Receipt:
+    def receive(self, landed: Landed, trained: Trained, view: View) -> Receipt:
         """Take in one update."""
         before = self.state.w
-        self.state, receipt = self.rule.receive(self.state, self._updates([flight], trained), view)
+        self.state, receipt = self.rule.receive(self.state, self._updates([landed], trained), view)
         self._hold_still(before)
         if self._gets_buffers and receipt.accepted:
             self._mix_buffers(trained.buffers[0], receipt)
@@ -103,17 +109,14 @@ class Server(Stateful):
         if self._frozen is not None:
             self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
 
-    def _updates(self, flights: Sequence[Flight], trained: Trained) -> Updates:
-        orders = [flight.order for flight in flights]
+    def _updates(self, landed: Sequence[Landed], trained: Trained) -> Updates:
+        orders = [each.order for each in landed]
         device = trained.w.device
-        starts = [order.start for order in orders]
-        common = all(start is starts[0] for start in starts)
-        fresh = [order.start if order.fresh is None else order.fresh for order in orders]
-        merged = any(order.fresh is not None for order in orders)
-        samples = self._sizes[[order.client for order in orders]]
+        fresh = stacked_fresh(orders, device)
+        samples = self._samples[[order.client for order in orders]]
         return Updates(
             w=trained.w,
-            start=starts[0].expand(len(starts), -1) if common else torch.stack(starts),
+            start=stacked([order.start for order in orders], device),
             samples=torch.from_numpy(samples[:, None]).to(device),
             epochs=torch.tensor([[order.epochs] for order in orders]),
             steps=trained.steps[:, None].to(device),
@@ -121,10 +124,10 @@ class Server(Stateful):
             messages=trained.messages,
             layout=self.layout,
             sums=trained.sums,
-            asked=self._local.epochs,
-            draws=torch.tensor([flight.draws for flight in flights], device=device) if self._counts_draws else None,
-            momentum=self._local.momentum,
+            asked=self._epochs,
+            draws=torch.tensor([each.sent.draws for each in landed], device=device) if self._counts_draws else None,
+            momentum=self._momentum,
             pull=self.client_rule.pull,
-            slot=torch.tensor([[order.slot] for order in orders]) if merged else None,
-            fresh=torch.stack(fresh) if merged else None,
+            slot=torch.tensor([[order.slot] for order in orders]) if fresh is not None else None,
+            fresh=fresh,
         )

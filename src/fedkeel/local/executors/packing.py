@@ -1,0 +1,58 @@
+"""Orders on their way to a worker: bytes that name tensors, and each tensor once."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from fedkeel.local.orders import Order
+
+_NAMES = [each.name for each in fields(Order)]
+
+
+def pack(orders: Sequence[Order]) -> tuple[bytes, list[Tensor]]:
+    """The orders field by field, which is several times as fast as one by one, and the tensors that they hold."""
+    file = io.BytesIO()
+    packer = _Packer(file, pickle.HIGHEST_PROTOCOL)
+    packer.dump([[getattr(order, name) for order in orders] for name in _NAMES])
+    return file.getvalue(), packer.tensors
+
+
+def unpack(packed: bytes, tensors: Sequence[Tensor]) -> Callable[[int], Order]:
+    """Makes the order at a place; `tensors` are those that were packed, or copies of them."""
+    columns = _Unpacker(io.BytesIO(packed), tensors).load()
+    return lambda row: Order(*(column[row] for column in columns))
+
+
+def _tensor(number: int) -> Tensor:
+    """Stands for a tensor, by its number."""
+    raise NotImplementedError
+
+
+class _Packer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self.tensors: list[Tensor] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        """Called once for each tensor: the pickler remembers what it has seen."""
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        self.tensors.append(value)
+        return _tensor, (len(self.tensors) - 1,)
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensors: Sequence[Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def find_class(self, module: str, name: str) -> Any:
+        return (
+            self._tensors.__getitem__ if (module, name) == (__name__, "_tensor") else super().find_class(module, name)
+        )

@@ -1,0 +1,193 @@
+"""What the mini-batches of a stack of clients say, whatever computes their gradients."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedkeel.errors import FedkeelError
+from fedkeel.local.batches import Batch, Batches
+from fedkeel.local.gradients.gradient import Gradient, Penalised
+from fedkeel.local.loop import Step
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.course import Course
+from fedkeel.methods.oracle import Penalty, Sample
+
+
+class BatchOracle:
+    """The current mini-batches, the losses seen so far, and what becomes of a raw gradient."""
+
+    def __init__(
+        self, gradient: Gradient, batches: Batches, local: LocalSettings, moving: Tensor | None = None
+    ) -> None:
+        """`moving` [D] is one where weights are trained and zero elsewhere, if not all are."""
+        self._gradient = gradient
+        self._batches = batches
+        self._local = local
+        self._moving = moving
+        self._rows = np.arange(len(batches.sizes))
+        self._batch: Batch | None = None
+        self._losses: list[Tensor] = []
+        self._sizes: list[NDArray[np.int64]] = []
+        self._scratch: Tensor | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """Make one mini-batch after the other current."""
+        for batch in self._batches:
+            self._batch = batch
+            if isinstance(batch.epochs, int):
+                yield Step(batch.epochs, len(batch.sizes), batch.places == 0)
+            else:
+                epochs = torch.from_numpy(batch.epochs).to(batch.x.device)
+                yield Step(epochs, len(batch.sizes), bool(np.equal(batch.places, 0).any()))
+        self._batch = None
+
+    def _current(self) -> Batch:
+        if self._batch is None:
+            raise FedkeelError("a gradient was asked for outside of a step, where no mini-batch is current")
+        return self._batch
+
+    def pick(self, rows: Tensor) -> BatchOracle:
+        """Of some clients of the stack; what it is asked leaves no trace in training."""
+        part = copy.copy(self)
+        part._batch = self._current().pick(rows)
+        part._rows = self._rows[rows.cpu().numpy()]
+        return part
+
+    @property
+    def begins(self) -> Tensor:
+        """[k, 1], the epoch that begins with each client's current mini-batch, or -1."""
+        batch = self._current()
+        begins = np.where(np.equal(batch.places, 0), batch.epochs, -1)
+        return torch.from_numpy(np.broadcast_to(begins, (len(batch.sizes),)).copy()).to(batch.x.device)[:, None]
+
+    @property
+    def buffers(self) -> Tensor:
+        """[k, B], as they are now."""
+        return self._gradient.buffers
+
+    def restore(self, buffers: Tensor) -> None:
+        """Go on with these."""
+        self._gradient.restore(buffers)
+
+    # Gradients.
+
+    def _count(self, batch: Batch, losses: Tensor) -> None:
+        """The first gradient of a step is the one whose losses count: [k, b] of the samples."""
+        if batch.fresh:
+            batch.fresh = False
+            self._losses.append(losses)
+            self._sizes.append(batch.sizes)
+
+    def _raw(self, w: Tensor, penalty: Penalised = None) -> Tensor:
+        batch = self._current()
+        losses, g = self._gradient(w, batch, penalty)
+        self._count(batch, losses)
+        return g
+
+    def loss_grad(self, w: Tensor) -> Tensor:
+        """Gradient of the current mini-batch's mean loss at `w` [k, D], as it is."""
+        return self._masked(self._raw(w))
+
+    def grad(self, w: Tensor, at: Tensor | None = None) -> Tensor:
+        """Gradient of the current mini-batch's mean loss at `at` or `w`, clipped, plus weight decay of `w`."""
+        return self._finish(self._raw(w if at is None else at), w)
+
+    def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
+        """As `grad`, with a penalty on the features that the heads see."""
+        return self._finish(self._raw(w, (penalty, given)), w)
+
+    def full_grad(self, w: Tensor) -> Tensor:
+        """Gradients [k, D] of the mean losses of all the clients' samples, clipped, plus weight decay."""
+        g = torch.zeros_like(w, memory_format=torch.contiguous_format)
+        for batch in self._batches.whole(self._rows[: len(w)]):
+            g += self._gradient(w, batch)[1]
+        return self._finish(g, w)
+
+    def peek(self, w: Tensor, on: Sample = "batch", gradient: bool = True) -> tuple[Tensor, Tensor | None]:
+        """(Mean losses [k, 1], their gradients [k, D] if wanted), which leave no trace."""
+        batch = replace(self._current(), fresh=False)
+        if on == "proxy":
+            batch = self._batches.proxy(self._rows[: len(w)], batch.masks)
+        if not gradient:
+            return self._gradient.loss(w, batch), None
+        losses, g = self._gradient(w, batch)
+        return self._gradient.mean(losses, batch), self._masked(g)
+
+    def _masked(self, g: Tensor) -> Tensor:
+        return g if self._moving is None else g * self._moving
+
+    def _finish(self, g: Tensor, w: Tensor) -> Tensor:
+        """Of what moves: clipped, then decayed."""
+        g = self._masked(g)
+        if self._local.clip_norm is not None:
+            g = g * (self._local.clip_norm / (g.norm(dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
+        if self._local.weight_decay:
+            g = g.add_(self._masked(w), alpha=self._local.weight_decay)
+        return g
+
+    @property
+    def descend(self) -> Callable[[Tensor, Tensor, Tensor, Course], None] | None:
+        """`descend(w, rate, out, course)`: out <- w - rate * direction(grad(w), w), where that is cheaper in one go."""
+        plain = self._local.clip_norm is None and not self._local.weight_decay and self._moving is None
+        return self._descend if plain and self._gradient.descends else None
+
+    def _descend(self, w: Tensor, rate: Tensor, out: Tensor, course: Course) -> None:
+        batch = self._current()
+        before = w if course.plain else course.before(w, rate, self._memory(w))
+        self._count(batch, self._gradient.descend(w, batch, rate * course.share, out, before))
+
+    def _memory(self, w: Tensor) -> Tensor:
+        """For vectors like `w`, the same as last time while the stack stays as it is."""
+        if self._scratch is None or len(self._scratch) != len(w):
+            self._scratch = w.new_empty(w.shape) if self._scratch is None else self._scratch[: len(w)]
+        return self._scratch
+
+    # Features.
+
+    def features(self, w: Tensor, buffers: Tensor) -> Tensor:
+        """[k, b, F], what the heads see of the current mini-batches, in evaluation mode."""
+        return self._gradient.features(w, buffers, self._current().x)
+
+    def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """(Mean features [k, classes, F] of each class, samples of each [k, classes])."""
+        sums, counts = torch.zeros((), dtype=w.dtype), torch.zeros((), dtype=w.dtype)
+        for batch in self._batches.whole(self._rows[: len(w)]):
+            z, y = self._gradient.features(w, self.buffers, batch.x), batch.y
+            real = torch.arange(y.shape[1], device=y.device) < torch.from_numpy(batch.sizes).to(y.device)[:, None]
+            belongs = (one_hot(y, self._batches.classes) * real[..., None]).to(z.dtype)
+            sums, counts = sums + belongs.mT @ z, counts + belongs.sum(1)
+        return sums / counts.clamp(min=1)[..., None], counts
+
+    # Losses.
+
+    @property
+    def loss(self) -> NDArray[np.float64]:
+        """[C], mean loss over the samples seen in training, each at the time it was seen."""
+        total = np.zeros(len(self._batches.steps))
+        seen = np.zeros(len(self._batches.steps))
+        for losses, sizes in self._summed():
+            total[: len(sizes)] += losses
+            seen[: len(sizes)] += sizes
+        if not seen.all():
+            raise FedkeelError("the client rule asked for no gradient in a whole job, so there is no training loss")
+        return total / seen
+
+    def _summed(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        """Sums [k] over the samples of mini-batches, and how many they are; at once where all are whole."""
+        pairs = list(zip(self._losses, self._sizes, strict=True))
+        everybody = len(self._batches.steps)
+        if pairs and all(len(sizes) == everybody and (sizes == each.shape[1]).all() for each, sizes in pairs):
+            summed = torch.cat(self._losses, dim=1).double().sum(1).cpu().numpy()
+            yield summed, np.sum(self._sizes, axis=0)
+            return
+        for losses, sizes in pairs:
+            real = torch.arange(losses.shape[1]) < torch.from_numpy(sizes)[:, None]
+            yield torch.where(real, losses.double().cpu(), 0.0).sum(1).numpy(), sizes

@@ -1,0 +1,147 @@
+"""How the orders of one stack are trained in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
+from fedkeel.local.batches import Batches, steps
+from fedkeel.local.gradients.gradient import Gradient
+from fedkeel.local.loop import Outcome, train
+from fedkeel.local.oracle import BatchOracle
+from fedkeel.local.orders import Columns, Order, stacked, stacked_fresh
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.job import Job
+from fedkeel.methods.types import Message
+from fedkeel.params import Layout
+
+_SPECIAL = {"lr", "slot", "fresh"}
+_COMMON = sorted({each.name for each in fields(Order)} & {each.name for each in fields(Job)} - _SPECIAL)
+"""What a job has of its orders as they are."""
+
+
+class Trainer:
+    """Trains the orders of a stack at once, on one core; with a gradient that is `alone`, stacks of one."""
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        layout: Layout,
+        data: FederatedData,
+        rule: ClientRule,
+        local: LocalSettings,
+        seed: int,
+    ) -> None:
+        self._gradient = gradient
+        self._layout = layout
+        self._data = data
+        self._rule = rule
+        self._local = local
+        self._seed = seed
+
+    def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
+        """One row an order; the weights may be put into `room` [orders, D].
+
+        Leaves torch's global generators as it found them.
+        """
+        assert not self._gradient.alone or len(orders) == 1
+        start = orders[0].start
+        where = ([o.drawn for o in orders], [o.client for o in orders], [o.epochs for o in orders])
+        batches = Batches(self._data, self._local, self._seed, *where, start.dtype)
+        trained = self._rule.trains
+        moving = None if trained == "all" else self._layout.mask(trained).to(start)
+        oracle = BatchOracle(self._gradient, batches, self._local, moving)
+        job, rule = self._job(orders, batches), self._rule_of(orders[0])
+        devices = [start.device] if start.is_cuda else []
+        with torch.random.fork_rng(devices, enabled=self._gradient.alone):
+            oracle.restore(job.buffers)
+            outcome = train(job, rule, oracle, limit, room)
+        loss = torch.from_numpy(oracle.loss)
+        self._check(outcome, len(orders))
+        return {
+            "w": outcome.w,
+            "lr": _used(outcome.job),
+            "loss": loss,
+            "steps": torch.from_numpy(batches.steps),
+            # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
+            "finite": outcome.w.sum(-1).isfinite().cpu() & loss.isfinite(),
+            "buffers": oracle.buffers,
+            **_named("message", outcome.message),
+            **_named("kept", outcome.kept),
+            **_named("sum", outcome.job.sums.totals),
+        }
+
+    def _job(self, orders: Sequence[Order], batches: Batches) -> Job:
+        device = orders[0].start.device
+        return Job(
+            **{name: stacked([getattr(o, name) for o in orders], device) for name in _COMMON},
+            lr=_rates([o.lr for o in orders]),
+            slot=stacked([o.slot if o.fresh is not None else 0 for o in orders], device),
+            fresh=stacked_fresh(orders, device),
+            steps=torch.from_numpy(batches.steps).to(device)[:, None],
+            samples=torch.from_numpy(batches.sizes).to(device)[:, None],
+            momentum=self._local.momentum,
+            layout=self._layout,
+        )
+
+    def _rule_of(self, order: Order) -> ClientRule:
+        """By which an order is to be done."""
+        if not order.survey:
+            return self._rule
+        if self._rule.survey is None:
+            raise FedkeelError(f"{type(self._rule).__name__} answers no survey")
+        return self._rule.survey
+
+    def _check(self, outcome: Outcome, count: int) -> None:
+        for name, tensor in {**outcome.message, **outcome.kept}.items():
+            if tensor.dim() == 0 or len(tensor) != count:
+                raise FedkeelError(
+                    f"{type(self._rule).__name__}: {name} has shape {list(tensor.shape)} for a stack of "
+                    f"{count} clients; accepted: one row a client"
+                )
+
+
+def _named(kind: str, message: Message) -> Columns:
+    return {f"{kind}/{name}": tensor for name, tensor in message.items()}
+
+
+def _used(job: Job) -> Tensor:
+    """[C, most epochs], the rates of a stack, zero behind a client's last epoch."""
+    return torch.where(torch.arange(job.lr.shape[1], device=job.lr.device) < job.epochs, job.lr, 0.0)
+
+
+def _rates(lr: Sequence[Tensor]) -> Tensor:
+    """[C, most epochs], shorter ones filled up with zeros."""
+    longest = max(map(len, lr))
+    filled = [each if len(each) == longest else pad(each, (0, longest - len(each))) for each in lr]
+    rates: Tensor = stacked(filled, lr[0].device)
+    return rates
+
+
+def plan(orders: Sequence[Order], data: FederatedData, local: LocalSettings, stack: int | None) -> list[list[int]]:
+    """Which orders train together, by their places, the longest first; without `stack`, each alone.
+
+    A stack holds orders that received and kept the same kinds of things. Nothing else than these arguments decides,
+    so the same orders make the same stacks on every machine.
+    """
+    sizes = data.sizes[[o.client for o in orders]]
+    _, work = steps(sizes, np.array([o.epochs for o in orders]), local.batch_size)
+    longest = np.argsort(-work, kind="stable").tolist()
+    if stack is None:
+        return [[row] for row in longest]
+    alike: dict[object, list[int]] = {}
+    for row in longest:
+        alike.setdefault((_kind(orders[row].received), _kind(orders[row].kept)), []).append(row)
+    return [part.tolist() for rows in alike.values() for part in np.array_split(rows, -(-len(rows) // stack))]
+
+
+def _kind(message: Message) -> object:
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in message.items()) if message else None

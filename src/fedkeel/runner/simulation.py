@@ -1,0 +1,302 @@
+"""A simulated run: the server's core and the simulated world, driven round by round."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+from fedkeel.config.experiment import Experiment
+from fedkeel.data.federated import FederatedData
+from fedkeel.local.orders import Executor, Order, Score
+from fedkeel.methods.job import Fresh
+from fedkeel.methods.server import ServerState
+from fedkeel.params import FlatModel, Layout
+from fedkeel.record.rows import Evaluation, Refused, RoundEnd, Unfinished
+from fedkeel.record.standing import Rest, Standing
+from fedkeel.runner.scores import client_scores, local_accuracy, mean_score
+from fedkeel.server import events as ev
+from fedkeel.server.clients import Sent
+from fedkeel.server.core import Core
+from fedkeel.server.gate import Gate
+from fedkeel.server.log import divergence
+from fedkeel.server.model import GlobalModel
+from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
+from fedkeel.server.sampling import draw
+from fedkeel.server.stateful import Stateful
+from fedkeel.server.waves import Plans
+from fedkeel.wire.sizes import Sizes
+from fedkeel.world.desk import Desk
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.flights import Begin, End, Flight, Request, Stray
+from fedkeel.world.simulated import Simulated
+
+_ROUNDS = 1000
+
+
+class Simulation(Stateful):
+    """One run: a generator of rounds, whose state is plain tensors and numbers."""
+
+    saved = ("over", "seconds", "round_seconds")
+    classes = (Begin, End, Flight, Fresh, Order, Refused, Request, Sent, ServerState, Stray, Unfinished)
+    """What a snapshot is made of, beside plain values and tensors."""
+
+    def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> None:
+        self.experiment = experiment
+        self.data = data
+        self.core = new_core(experiment, data, model)
+        self.world = Simulated(
+            self.core,
+            Desk(executor, experiment.gate.max_loss),
+            Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed),
+            data.sizes,
+            experiment.faults,
+            experiment.local,
+            experiment.seed,
+            first=self.core.model.client_rule.initial(model.w.clone(), model.buffers),
+        )
+        self.over = False
+        """Whether there is no round after the last one that was told."""
+        self.seconds = 0.0
+        """Real ones, of all rounds without evaluation."""
+        self.round_seconds: list[float] = []
+        """Of each of the last thousand rounds."""
+        self._limit = inf if experiment.limit_seconds is None else experiment.limit_seconds
+        self._started = self._begun = perf_counter()
+
+    @property
+    def executor(self) -> Executor:
+        """Who trains and tests."""
+        return self.world.desk.executor
+
+    def release(self) -> None:
+        """Let go of the executor: what is kept of a run needs no workers."""
+        del self.world.desk.executor
+
+    @property
+    def round(self) -> int:
+        """The one that is going on."""
+        return self.core.round
+
+    # The loop.
+
+    def rounds(self) -> Iterator[RoundEnd]:
+        """Run to the end, one item a round; whoever takes one may take a snapshot before the next."""
+        self._begun = perf_counter()
+        if not self.core.waves.number:
+            self._started = self._begun
+            self.world.carry_out(ev.WakeMe(ev.When.NOW))
+        if self.over:
+            return
+        for event in self.world.events(self._limit):
+            end = self._handle(event)
+            if end is not None:
+                yield end
+                if self.over:
+                    return
+                self._begun = perf_counter()
+        self.over = True
+        end = self._handle(ev.TimeUp(self.world.now))
+        if end is not None:
+            yield end
+
+    def _handle(self, event: ev.Event) -> RoundEnd | None:
+        """What an event leads to; the round, if that ends with it."""
+        events = deque([event])
+        while events:
+            for command in self.core.on(events.popleft()):
+                if isinstance(command, ev.RoundOver):
+                    assert not events
+                    return self._end_round(command)
+                events.extend(self.world.carry_out(command))
+        return None
+
+    def _end_round(self, told: ev.RoundOver) -> RoundEnd:
+        seconds = perf_counter() - self._begun
+        self.seconds += seconds
+        self.round_seconds = [*self.round_seconds[1 - _ROUNDS :], seconds]
+        end = RoundEnd(
+            round=told.round,
+            virtual_seconds=told.virtual_seconds,
+            seconds=seconds,
+            train_loss=told.train_loss,
+            arrivals=told.arrivals,
+            unfinished=told.unfinished,
+            refused=told.refused,
+            report=dict(told.report),
+            evaluation=self._evaluate(told) if told.evaluate else None,
+        )
+        self.over = self.core.over or self._reached(end)
+        return end
+
+    def _reached(self, end: RoundEnd) -> bool:
+        target = self.experiment.target_accuracy if self.experiment.stop_at_target else None
+        return target is not None and end.evaluation is not None and end.evaluation.accuracy >= target
+
+    def _evaluate(self, told: ev.RoundOver) -> Evaluation:
+        core = self.core
+        if core.model.client_rule.global_model:
+            score = self.executor.evaluate(core.model.evaluated, core.model.buffers)
+        else:
+            score = mean_score(self.client_scores())
+        if not score.loss <= self.experiment.gate.max_loss:
+            what, lr = f"the test loss is {score.loss}", self.experiment.local.lr
+            raise divergence(told.round, what, told.arrivals, lr)
+        return Evaluation(
+            round=told.round,
+            version=core.model.version,
+            virtual_seconds=told.virtual_seconds,
+            wall_seconds=self.wall_seconds,
+            accuracy=score.accuracy,
+            loss=score.loss,
+            train_loss=told.train_loss,
+            bytes_up=core.ledger.bytes_up,
+            bytes_down=core.ledger.bytes_down,
+            updates=core.ledger.updates,
+            local_accuracy=local_accuracy(told.models, self.executor) if told.models else None,
+        )
+
+    # Checkpoints.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Between two rounds, everything that the rest of the run depends on."""
+        also = {"experiment": self.experiment.model_dump(), "wall_seconds": self.wall_seconds}
+        return {**super().snapshot(), "core": self.core.snapshot(), "world": self.world.snapshot(), **also}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        super().restore(state)
+        self.core.restore(state["core"])
+        self.world.restore(state["world"])
+        self._started = perf_counter() - state["wall_seconds"]
+
+    # What a run leaves.
+
+    @property
+    def wall_seconds(self) -> float:
+        """Real ones since the run began, without those between its being stopped and its going on."""
+        return perf_counter() - self._started
+
+    def standing(self) -> Standing:
+        """In numbers."""
+        model, ledger = self.core.model, self.core.ledger
+        tensors = [model.state.w, model.buffers, *model.state.memory.values()]
+        return Standing(
+            virtual_seconds=self.world.now,
+            bytes_up=ledger.bytes_up,
+            bytes_down=ledger.bytes_down,
+            updates=ledger.updates,
+            updates_refused=ledger.refused,
+            uploads_turned_away=ledger.turned_away,
+            jobs_lost=ledger.lost,
+            jobs_in_flight=ledger.left,
+            samples=ledger.samples,
+            seconds=self.seconds,
+            round_seconds=self.round_seconds,
+            parameters=model.layout.size,
+            global_model=model.client_rule.global_model,
+            state_bytes=sum(tensor.nbytes for tensor in tensors),
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """The parts of the model's flat vectors."""
+        return self.core.model.layout
+
+    @property
+    def fleet(self) -> Fleet:
+        """The devices."""
+        return self.world.flights.fleet
+
+    @property
+    def evaluated(self) -> tuple[Tensor, Tensor]:
+        """The model that is tested and handed to the user, (weights, buffers)."""
+        return self.core.model.evaluated, self.core.model.buffers
+
+    def rest(self) -> Rest:
+        """What came after the last round; jobs that are still on their way are given up, so ask once."""
+        core, flights = self.core, self.world.flights.by_client
+        by_job = sorted(core.at_work.sent.values(), key=lambda sent: sent.order.job)
+        core.leave([(sent, flights[sent.order.client]) for sent in by_job])
+        return Rest(core.log.unfinished, core.log.refused)
+
+    def own(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's own model, (weights, buffers): the global one, unless the method has others."""
+        model, kept = self.core.model, self.world.desk.kept.get(client, self.world.first)
+        return model.client_rule.own(model.evaluated, model.buffers, kept)
+
+    @property
+    def took_part(self) -> list[int]:
+        """The clients that keep something of an earlier job."""
+        return sorted(self.world.desk.kept)
+
+    def client_scores(self) -> list[Score | None]:
+        """Every client's own model on its own share of the test set."""
+        clients = range(len(self.data))
+        return client_scores(clients, map(self.own, clients), self.executor.evaluate, self.data, self.experiment.seed)
+
+
+def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> Core:
+    """The server as the experiment has it, before the first round."""
+    local, rules, samples = experiment.local, experiment.algorithm.rules(), data.sizes
+    client_rule, rule = rules
+    plans = Plans(
+        epochs=local.epochs,
+        lr=local.lr,
+        lr_decay=local.lr_decay,
+        rounds=experiment.rounds,
+        evaluate_every=experiment.evaluate_every,
+        within=experiment.schedule.deadline_seconds,
+        keep_models=experiment.evaluate_local,
+    )
+    counts_draws = experiment.sampling != "uniform"
+    return Core(
+        plans,
+        new_pace(experiment),
+        GlobalModel(rules, model, samples, local.epochs, local.momentum, counts_draws),
+        Gate(experiment.gate, model.layout, client_rule.uploads, len(samples)),
+        Sizes(client_rule, rule, model.layout, model.w.element_size(), lambda: (data.label_counts() > 0).sum(1)),
+        samples,
+        partial(draw, experiment, samples),
+    )
+
+
+def new_pace(experiment: Experiment) -> Pace:
+    """Of dispatches."""
+    wanted, schedule = experiment.participants, experiment.schedule
+    match experiment.pace:
+        case "barrier":
+            return Barrier(wanted, schedule.over_select)
+        case "stream":
+            return Stream(wanted, schedule.over_select)
+        case "periodic":
+            return Periodic(wanted, seconds=schedule.trigger_seconds, busy_limit=experiment.busy_limit)
+        case "concurrency":
+            return Concurrency(wanted, busy_limit=experiment.concurrency)
+
+
+def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> Sequence[Order]:
+    """Jobs like those of the first round, for an executor to look at beforehand.
+
+    Everybody is taken to be on; surveys take one step, and the first answer serves all questions.
+    """
+    core = new_core(experiment, data, model)
+    desk, rule = Desk(executor, inf), core.model.client_rule
+    first = rule.initial(model.w.clone(), model.buffers)
+    event: ev.Event = ev.Wake(0.0)
+    with warnings.catch_warnings(action="ignore"):  # of what is only tried
+        while True:
+            command = core.on(event)[0]
+            assert isinstance(command, ev.Survey | ev.Send)
+            for order in command.orders:
+                order.kept = first
+            if isinstance(command, ev.Send):
+                return command.orders
+            if not isinstance(event, ev.Answered):
+                event = ev.Answered(0.0, desk.ask(command.orders, command.told, rule, 1))

@@ -1,0 +1,341 @@
+"""The server: a function from events to commands, and its state. It knows no clock, no data, no files, no processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel.errors import FedkeelError
+from fedkeel.local.orders import Order, Trained, assembled
+from fedkeel.methods.job import Fresh
+from fedkeel.methods.server import View
+from fedkeel.server import events as ev
+from fedkeel.server.clients import AtWork, Landed, Sent
+from fedkeel.server.gate import Gate, Refusal
+from fedkeel.server.ledger import Ledger
+from fedkeel.server.log import Log, divergence
+from fedkeel.server.model import GlobalModel
+from fedkeel.server.paces import Pace
+from fedkeel.server.stateful import Stateful
+from fedkeel.server.waves import Drawing, Plans, Wave, Waves
+from fedkeel.wire.sizes import Sizes
+
+STARVED = 1000
+"""Rounds in a row that came to nothing, or dispatches to nobody, after which a run is given up; without rounds, so many
+jobs, or ten times as many as there are clients."""
+
+
+class Core(Stateful):
+    """Takes events, returns commands. Between two rounds, its snapshot is all that it remembers."""
+
+    saved = ("round", "over", "_tested", "_in_vain", "_now")
+
+    def __init__(
+        self,
+        plans: Plans,
+        pace: Pace,
+        model: GlobalModel,
+        gate: Gate,
+        sizes: Sizes,
+        samples: NDArray[np.int64],
+        draw: Drawing,
+    ) -> None:
+        """`samples` [N] are all clients'."""
+        self._plans, self.pace, self.model, self.gate, self._sizes = plans, pace, model, gate, sizes
+        self._samples = samples
+        self.waves = Waves(plans, pace.wanted, model, sizes, samples, draw)
+        self.ledger = Ledger()
+        self.log = Log()
+        self.at_work = AtWork()
+        self.round = 1
+        """The one that is going on."""
+        self.over = False
+        """Whether there is none after the last one that was told."""
+        self._in_vain = 0
+        self._tested = False
+        """Whether the model as it is after the last round was tested."""
+        self._now = 0.0
+        self._arrived: list[Landed] = []
+        """Of this round: whose uploads are taken in, or wait for that."""
+        self._taking: list[Landed] = []
+        """Whose content was asked for."""
+        self._again = self._cancelled = False
+        self._handlers: dict[type, Callable[[Any], list[ev.Command]]] = {
+            ev.Wake: self._wake,
+            ev.Answered: lambda event: self._dispatch(self.waves.go_on(event.answers)),
+            ev.Asked: self._ask,
+            ev.Arrived: self._arrive,
+            ev.Delivered: self._take,
+            ev.Lost: self._lose,
+            ev.TimeUp: self._time_up,
+        }
+
+    def on(self, event: ev.Event) -> list[ev.Command]:
+        """What an event leads to, to be carried out in this order."""
+        self._now = event.time
+        return self._handlers[type(event)](event)
+
+    @property
+    def ahead(self) -> int:
+        """How many more uploads will be taken in behind the next one, as far as is known."""
+        return self.pace.ahead(len(self._arrived))
+
+    # Dispatches.
+
+    def _wake(self, event: ev.Wake) -> list[ev.Command]:
+        """Draw clients and prepare their jobs."""
+        due = self.pace.due(len(self.at_work))
+        if due:
+            clients, draws = self.waves.draw(due, event.free)
+            if len(clients):
+                return self._dispatch(self.waves.begin(clients, draws, due, self.round, self.ledger.updates))
+            if not self.at_work:
+                self._waited_in_vain(STARVED)
+        return [*self.pace.after_dispatch(0, due, len(self.at_work))]
+
+    def _dispatch(self, step: ev.Survey | Wave) -> list[ev.Command]:
+        """Ask clients first, or send them their jobs."""
+        if isinstance(step, ev.Survey):
+            return [step]
+        orders, down, up = step.orders, step.down, step.uploads
+        draws = [1] * len(orders) if step.draws is None else step.draws.tolist()
+        self.ledger.bytes_down += int(down.sum())
+        self.ledger.bytes_up += int(step.up.sum())
+        self.at_work.begin(map(Sent, orders, draws, down.tolist(), step.up.tolist(), up.tolist()))
+        after = self.pace.after_dispatch(len(orders), step.due, len(self.at_work))
+        return [ev.Send(orders, down, up, self._plans.within), *after]
+
+    # What clients ask for and send.
+
+    def _ask(self, event: ev.Asked) -> list[ev.Command]:
+        """The newest model, if it is newer than what the client has."""
+        sent, model = self.at_work.sent[event.client], self.model
+        if model.version <= sent.order.version:
+            return [ev.Answer(event.client)]
+        sent.bytes_down += self._sizes.down
+        self.ledger.bytes_down += self._sizes.down
+        return [ev.Answer(event.client, Fresh(model.state.w, model.buffers, model.version), self._sizes.down)]
+
+    def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
+        """An upload waits for the others, is collected at once, or is refused."""
+        sent = None if event.order is None else self.at_work.end(event.client)
+        expected = self.at_work.sent.get(event.client) if sent is None else sent
+        waits = None if expected is None else expected.order.job
+        refusal = self.gate.claim(event.client, event.job, event.version, waits, self.model.version)
+        if refusal is None and event.order is not None and event.upload is not None:
+            refusal = self.gate.judge([event.order], event.upload, altered=True)[0]
+        if refusal is not None:
+            return self._refuse(event, sent, refusal)
+        assert sent is not None
+        assert event.order is not None
+        assert event.trip is not None
+        landed = Landed(event.order, sent, event.trip, event.upload)
+        if self.pace.at_once:
+            return self._collect([landed])
+        self._arrived.append(landed)
+        return self._after()
+
+    def _refuse(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> list[ev.Command]:
+        """The device has trained and sent something, in vain."""
+        self.ledger.bytes_up += event.nbytes
+        self.ledger.samples += event.work if event.order is None else self._work(event.order)
+        self.ledger.turn_away(refusal.reason)
+        self.log.refuse(event.client, event.job, event.version, event.nbytes, refusal, sent, event.trip, self._now)
+        if sent is None:
+            return []
+        self._lost_job()
+        return self._after()
+
+    def _lose(self, event: ev.Lost) -> list[ev.Command]:
+        sent = self.at_work.end(event.client)
+        self.ledger.bytes_up += event.nbytes
+        self.ledger.samples += event.work
+        self.ledger.lost += 1
+        sent.bytes_up += event.nbytes
+        self.log.write_off(sent, event.why, event.trip, self._now)
+        self._lost_job()
+        return self._after()
+
+    def _after(self) -> list[ev.Command]:
+        """What comes after a job's end: the round's end, or somebody else's turn."""
+        enough = len(self._arrived) >= self.pace.wanted
+        if not self.pace.in_rounds:
+            return [*self.pace.after_job(), *(self._end_round() if enough else [])]
+        if len(self.at_work):
+            cancel = enough and not self._cancelled
+            self._cancelled = enough
+            return [ev.Cancel([*self.at_work.sent], ev.NOT_NEEDED)] if cancel else []
+        if self.pace.at_once or not self._arrived:
+            return self._end_round()
+        return self._collect(sorted(self._arrived, key=lambda landed: landed.order.job))
+
+    # Uploads.
+
+    def _collect(self, landed: list[Landed], again: bool = False) -> list[ev.Command]:
+        """Get what is in the uploads that are to be taken in now."""
+        self._taking, self._again = landed, again
+        here = [each.upload for each in landed if each.upload is not None]
+        if len(here) == len(landed):
+            return self._take(ev.Delivered(self._now, assembled(here)))
+        return [ev.Collect([each.order for each in landed], again)]
+
+    def _take(self, event: ev.Delivered) -> list[ev.Command]:
+        """Take uploads in: one at once, or those of a round together."""
+        landed, upload, self._taking = self._taking, event.upload, []
+        refused = [] if self._again else self._turned_away(landed, upload)
+        if self.pace.at_once:
+            return self._receive(landed[0], upload) if not refused else self._turn_to_next()
+        if refused:
+            rows = [row for row in range(len(landed)) if row not in refused]
+            landed = self._arrived = [landed[row] for row in rows]
+            if landed and upload.sums:  # over all clients: without those that were refused, they are others
+                return self._collect(landed, again=True)
+            upload = upload.pick(rows)
+        if landed:
+            self._aggregate(landed, upload)
+        return self._end_round()
+
+    def _turn_to_next(self) -> list[ev.Command]:
+        self._lost_job()
+        return self._after()
+
+    def _turned_away(self, landed: Sequence[Landed], upload: Trained) -> set[int]:
+        """The rows that the gate refuses."""
+        refusals = self.gate.judge([each.order for each in landed], upload)
+        for each, refusal in zip(landed, refusals, strict=True):
+            if refusal is not None:
+                order, nbytes = each.order, each.sent.upload_bytes
+                self.ledger.bytes_up += nbytes
+                self.ledger.samples += self._work(order)
+                self.ledger.turn_away(refusal.reason)
+                self.log.refuse(
+                    order.client, order.job, order.version, nbytes, refusal, each.sent, each.trip, self._now
+                )
+        return {row for row, refusal in enumerate(refusals) if refusal is not None}
+
+    def _receive(self, landed: Landed, upload: Trained) -> list[ev.Command]:
+        """Take in one update at once."""
+        order, trip, version = landed.order, landed.trip, self.model.version
+        view = View(
+            time=self._now,
+            version=version,
+            round=self.round,
+            client=order.client,
+            start_version=order.version,
+            fresh_version=None if order.fresh is None else order.fresh.version,
+            seconds=self._now - trip.dispatched,
+            busy=self.at_work.versions,
+            held=self.at_work.held,
+        )
+        receipt = self.model.receive(landed, upload, view)
+        self.ledger.refused += not receipt.accepted
+        self._count([landed])
+        said = upload.messages if trip.merged is not None else {}
+        recorded = {name: float(said[name][0]) for name in self.model.client_rule.recorded if name in said}
+        self.log.received(landed, self._samples, upload, receipt, version, {**recorded, **receipt.notes})
+        self._keep(upload)
+        self._arrived.append(landed)
+        self._in_vain = 0
+        interrupt = [ev.Interrupt(receipt.interrupt)] if receipt.interrupt else []
+        return [*interrupt, *self._after()]
+
+    def _aggregate(self, landed: Sequence[Landed], upload: Trained) -> None:
+        """The new model from what has come of a round with a barrier."""
+        version = self.model.version
+        weights = self.model.aggregate(landed, upload)
+        self._count(landed)
+        self.log.arrived(landed, self._samples, upload, weights, version)
+        self._keep(upload)
+
+    def _count(self, landed: Sequence[Landed]) -> None:
+        self.ledger.bytes_up += sum(each.sent.upload_bytes for each in landed)
+        self.ledger.updates += len(landed)
+        self.ledger.samples += sum(self._work(each.order) for each in landed)
+
+    def _keep(self, upload: Trained) -> None:
+        if self._plans.keep_models:
+            self.log.models += zip(upload.w, upload.buffers, strict=True)
+
+    def _work(self, order: Order) -> int:
+        """Samples times epochs."""
+        return int(self._samples[order.client]) * order.epochs
+
+    # Rounds.
+
+    def _end_round(self, final: bool = False) -> list[ev.Command]:
+        """What a round came to; `final` where time is up in the middle of it."""
+        plans, log = self._plans, self.log
+        last = final or self.round >= plans.rounds
+        if last and not final:
+            self.model.close()
+        self._tested = last or self.round % plans.evaluate_every == 0
+        if not self.model.finite:
+            raise divergence(self.round, "the global model holds numbers that are infinite or none", log.told, plans.lr)
+        report = {name: tensor.tolist() for name, tensor in self.model.rule.report(self.model.state).items()}
+        over = log.end_round(self.round, self._now, report, self._tested)
+        if self._arrived:
+            self._in_vain = 0
+        elif not final and self.pace.in_rounds:
+            self._waited_in_vain(STARVED)
+        self._arrived, self._cancelled = [], False
+        self.over = self.over or self.round >= plans.rounds
+        self.round += 1
+        wake = [ev.WakeMe(ev.When.NOW)] if self.pace.in_rounds and not self.over else []
+        return [*wake, over]
+
+    def _time_up(self, event: ev.TimeUp) -> list[ev.Command]:
+        """The model of this moment, if it was not told yet; a round with a barrier that is not over is dropped."""
+        if not self.pace.at_once:
+            self.leave([(each.sent, each.trip) for each in self._arrived])
+            self._arrived = []
+        self.over = True
+        return self._end_round(final=True) if self.model.close() or self._arrived or not self._tested else []
+
+    def leave(self, jobs: Sequence[tuple[Sent, ev.Trip]]) -> None:
+        """Nobody will take these in any more."""
+        self.ledger.left += len(jobs)
+        for sent, trip in jobs:
+            self.log.write_off(sent, "in flight", trip, self._now)
+
+    # Waiting in vain.
+
+    def _lost_job(self) -> None:
+        """A job came to nothing; in rounds, it matters only whether all do."""
+        if not self.pace.in_rounds:
+            self._waited_in_vain(max(STARVED, 10 * len(self._samples)))
+
+    def _waited_in_vain(self, limit: int) -> None:
+        self._in_vain += 1
+        if self._in_vain > limit:
+            what = "rounds" if self.pace.in_rounds else "jobs"
+            raise FedkeelError(
+                f"the server starves: {limit} {what} in a row came to nothing, or nobody was there, until "
+                f"{self._now:g} virtual seconds; devices fail, are off, or miss the deadline (fleet.dropout, "
+                "fleet.availability, schedule.deadline_seconds), or the gate refuses what they send (refused.jsonl)"
+            )
+
+    # Checkpoints.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Between two rounds, all that the rest of the run depends on."""
+        return {**super().snapshot(), **{name: part.snapshot() for name, part in self._parts.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        super().restore(state)
+        for name, part in self._parts.items():
+            part.restore(state[name])
+
+    @property
+    def _parts(self) -> dict[str, Stateful]:
+        return {
+            "model": self.model,
+            "gate": self.gate,
+            "ledger": self.ledger,
+            "at_work": self.at_work,
+            "log": self.log,
+            "waves": self.waves,
+        }

@@ -1,0 +1,225 @@
+"""What a world tells the server (events), and what the server asks of it (commands).
+
+A world carries commands out and yields events: the simulated one, real machines, or thirty lines in a test. Every event
+has the world's time as a plain number; the server never looks at a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.local.orders import Order, Trained
+from fedkeel.methods.job import Fresh
+from fedkeel.methods.server import Answers
+from fedkeel.methods.types import Message
+from fedkeel.record.rows import Arrivals, Refused, Unfinished
+
+TOO_LATE, NOT_NEEDED = "too late", "not needed"
+"""Why a job was given up, of the reasons that a server gives."""
+
+
+class Trip(Protocol):
+    """When a job did what, in the world's seconds."""
+
+    dispatched: float
+    began: float
+    """Training, when the model was there."""
+    finished: float
+    """Training, when the upload began."""
+    asked: float | None
+    """When it asked for a fresh model and got one."""
+    merged: float | None
+    """When it went on with that."""
+
+    @property
+    def arrives(self) -> float:
+        """When the upload is there."""
+        ...
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A dispatch is due, as the server asked for."""
+
+    time: float
+    free: NDArray[np.bool_] | None = None
+    """[N], whom a job can be given now; None: everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """All clients have answered a survey."""
+
+    time: float
+    answers: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A client asks for a fresh model in the middle of its job."""
+
+    time: float
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An upload is there, or its header is."""
+
+    time: float
+    client: int
+    job: int
+    """That it claims to belong to."""
+    version: int
+    """Of the model that it claims to have started from."""
+    nbytes: int
+    order: Order | None
+    """The client's job that is over with it, as it was done; nothing for an upload that nobody waits for."""
+    trip: Trip | None = None
+    upload: Trained | None = None
+    """What is in it, where it is here already (m = 1); else the server collects it when it needs it."""
+    work: int = 0
+    """Samples times epochs of training behind an upload that nobody waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What the server collected."""
+
+    time: float
+    upload: Trained
+    """One row per order, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job is over without a result."""
+
+    time: float
+    client: int
+    why: str
+    trip: Trip
+    nbytes: int = 0
+    """Of its upload, where that was sent in vain."""
+    work: int = 0
+    """Samples times epochs of training, where it was trained in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUp:
+    """The run ends now."""
+
+    time: float
+
+
+Event = Wake | Answered | Asked | Arrived | Delivered | Lost | TimeUp
+
+
+# Commands.
+
+
+class When(Enum):
+    """What a server waits for before its next dispatch."""
+
+    NOW = "now"
+    CHANGE = "whatever happens next"
+    DEVICE = "somebody comes on who could be given a job"
+
+
+@dataclass(frozen=True, slots=True)
+class WakeMe:
+    """Let there be a dispatch: then, or at the next tick from then on."""
+
+    when: When
+    tick: float = 0.0
+    """Seconds between moments that count, from now on; 0: every moment does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Ask clients something before they train; answered with `Answered`."""
+
+    orders: Sequence[Order]
+    told: Sequence[Message]
+    """What each is told."""
+    nbytes: NDArray[np.int64]
+    """[m], of the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give jobs to clients."""
+
+    orders: Sequence[Order]
+    down: NDArray[np.int64]
+    """[m], bytes to each client, those of surveys before included."""
+    up: NDArray[np.int64]
+    """[m], bytes of the uploads."""
+    within: float | None
+    """Seconds after which a job that is not back is lost, as too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give a client that asked a fresh model, or tell it to go on without."""
+
+    client: int
+    fresh: Fresh[int] | None = None
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Ask clients for what they have after the epochs they have finished, or after their first."""
+
+    clients: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Give up these clients' jobs; each is answered with `Lost`."""
+
+    clients: Sequence[int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Hand over what these jobs came to, as one upload; answered with `Delivered`."""
+
+    orders: Sequence[Order]
+    again: bool = False
+    """Whether it was collected before with others, and the sums over clients are wanted without those."""
+
+
+@dataclass(frozen=True)
+class RoundOver:
+    """A round is over; always the last of the commands."""
+
+    round: int
+    virtual_seconds: float
+    train_loss: float | None
+    arrivals: Arrivals
+    unfinished: list[Unfinished]
+    """Jobs that will not arrive."""
+    refused: list[Refused]
+    """Uploads that the gate did not let in."""
+    report: Mapping[str, Any]
+    """What the server rule says of the round (`ServerRule.report`)."""
+    models: Sequence[tuple[Tensor, Tensor]]
+    """(Weights, buffers) as they came back, where they are to be tested."""
+    evaluate: bool
+    """Whether the model is to be tested now."""
+
+
+Command = WakeMe | Survey | Send | Answer | Interrupt | Cancel | Collect | RoundOver

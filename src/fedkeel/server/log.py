@@ -1,0 +1,125 @@
+"""What is to be told of a round: a row for each arrival, for each job that did not arrive, for each upload refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.errors import DivergenceError
+from fedkeel.local.orders import Trained
+from fedkeel.methods.server import Receipt
+from fedkeel.record.rows import Arrivals, Refused, Unfinished
+from fedkeel.server.clients import Landed, Sent
+from fedkeel.server.columns import arrivals, merging, patch
+from fedkeel.server.events import RoundOver, Trip
+from fedkeel.server.gate import Refusal
+from fedkeel.server.stateful import Stateful
+
+
+class Log(Stateful):
+    """Of the round that is going on; between rounds, what came since the last one."""
+
+    saved = ("refused", "unfinished", "round")
+
+    def __init__(self, round: int = 1) -> None:
+        self.round = round
+        self.told = Arrivals()
+        self.refused: list[Refused] = []
+        self.unfinished: list[Unfinished] = []
+        self.models: list[tuple[Tensor, Tensor]] = []
+        """(Weights, buffers) as they came back, where they are to be tested."""
+
+    def arrived(
+        self,
+        landed: Sequence[Landed],
+        samples: NDArray[np.int64],
+        upload: Trained,
+        weights: Sequence[float | None],
+        version: int,
+    ) -> None:
+        """Updates were taken in; `version` is that of the model which they met."""
+        self.told.extend(arrivals(landed, samples, upload, weights, version))
+
+    def received(
+        self,
+        landed: Landed,
+        samples: NDArray[np.int64],
+        upload: Trained,
+        receipt: Receipt,
+        version: int,
+        notes: Mapping[str, float],
+    ) -> None:
+        """An update was received at once."""
+        more = merging(landed) | {"accepted": [receipt.accepted], "notes": [dict(notes) or None]}
+        self.told.extend(arrivals([landed], samples, upload, [receipt.weight], version, **more))
+        if receipt.earlier:
+            patch(self.told.columns["weight"], receipt.earlier)
+
+    def refuse(
+        self,
+        client: int,
+        job: int,
+        version: int,
+        nbytes: int,
+        refusal: Refusal,
+        sent: Sent | None,
+        trip: Trip | None,
+        now: float,
+    ) -> None:
+        """The gate refused an upload, which ended the job `sent`, if there is one."""
+        self.refused.append(
+            Refused(
+                round=self.round,
+                client=client,
+                job=job,
+                start_version=version,
+                dispatched=None if sent is None or trip is None else trip.dispatched,
+                arrived=now,
+                reason=refusal.reason,
+                detail=refusal.detail,
+                bytes_up=nbytes + (0 if sent is None else sent.bytes_up),
+                bytes_down=0 if sent is None else sent.bytes_down,
+            )
+        )
+
+    def write_off(self, sent: Sent, why: str, trip: Trip, now: float) -> None:
+        """A job will not arrive."""
+        order = sent.order
+        self.unfinished.append(
+            Unfinished(
+                client=order.client,
+                round=order.round,
+                start_version=order.version,
+                dispatched=trip.dispatched,
+                began=trip.began,
+                ended=now,
+                why=why,
+                bytes_down=sent.bytes_down,
+                bytes_up=sent.bytes_up,
+            )
+        )
+
+    def end_round(self, round: int, now: float, report: Mapping[str, Any], evaluate: bool) -> RoundOver:
+        """All of it, and begin anew."""
+        told, columns = self.told, self.told.columns
+        seen = np.array(columns["samples"], dtype=np.int64) * np.array(columns["epochs"], dtype=np.int64)
+        train_loss = float(np.average(columns["train_loss"], weights=seen)) if told else None
+        over = RoundOver(round, now, train_loss, told, self.unfinished, self.refused, report, self.models, evaluate)
+        self.__init__(round + 1)  # type: ignore[misc]
+        return over
+
+
+def divergence(round: int, what: str, told: Arrivals, lr: float) -> DivergenceError:
+    """Names the round, the learning rate, and the client that was worst off."""
+    worst = told[int(np.argmax(told.columns["train_loss"]))] if told else None
+    who = (
+        f"at learning rate {lr:g}"
+        if worst is None
+        else f"the highest training loss was {worst.train_loss:g}, of client {worst.client} at "
+        f"learning rate {worst.learning_rates[0]:g}"
+    )
+    return DivergenceError(f"training diverged in round {round}: {what}; {who}; try a smaller one")

@@ -1,0 +1,97 @@
+"""Whom a server dispatches when, and when it takes in what comes back: four paces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from fedkeel.server.events import WakeMe, When
+
+AT_ONCE = 512
+"""Jobs that a world may train together beforehand: their results lie in memory side by side."""
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Rounds: `wanted` clients and a few more, when the round before is over; all that came is aggregated together."""
+
+    wanted: int
+    """Uploads of a round."""
+    over_select: float = 0.0
+    """Share of clients beyond those wanted."""
+
+    in_rounds: ClassVar[bool] = True
+    """Whether the next dispatch waits for the end of a round."""
+    at_once: ClassVar[bool] = False
+    """Whether an update is taken in when it arrives."""
+
+    def due(self, busy: int) -> int:
+        """How many clients are to be given a job now, while so many are at work."""
+        return self.wanted + ceil(self.wanted * self.over_select - 1e-9)
+
+    def ahead(self, arrived: int) -> int:
+        """How many more uploads will be taken in behind the next one, as far as is known."""
+        return 0
+
+    def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
+        """When to dispatch again, after so many were, of so many that were due; `busy` are at work now."""
+        return [] if busy else [WakeMe(When.DEVICE)]
+
+    def after_job(self) -> list[WakeMe]:
+        """The same after the end of a job."""
+        return []
+
+
+class Stream(Barrier):
+    """The same rounds, but every update is taken in when it arrives."""
+
+    at_once = True
+
+    def ahead(self, arrived: int) -> int:
+        """No more than the round waits for."""
+        return self.wanted - arrived - 1
+
+
+@dataclass(frozen=True)
+class Periodic(Barrier):
+    """`wanted` clients every so many seconds, fewer when `busy_limit` are at work; updates are taken in at once."""
+
+    seconds: float = 10.0
+    busy_limit: int = 1
+
+    in_rounds = False
+    at_once = True
+
+    def due(self, busy: int) -> int:
+        """Nobody while too many are at work."""
+        return max(0, min(self.wanted, self.busy_limit - busy))
+
+    def ahead(self, arrived: int) -> int:
+        """Whatever is known, wherever the run will end."""
+        return AT_ONCE
+
+    def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
+        """At the next tick, unless it would come to nothing: until somebody comes on, or somebody's job ends."""
+        return [WakeMe(When.DEVICE if not busy else When.NOW if due else When.CHANGE, self.seconds)]
+
+
+@dataclass(frozen=True)
+class Concurrency(Periodic):
+    """`busy_limit` clients at work, always; updates are taken in at once."""
+
+    def due(self, busy: int) -> int:
+        """As many as are missing."""
+        return max(0, self.busy_limit - busy)
+
+    def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
+        """When somebody comes on, if there were too few."""
+        return [WakeMe(When.DEVICE)] if launched < due else []
+
+    def after_job(self) -> list[WakeMe]:
+        """Somebody else takes the place."""
+        return [WakeMe(When.NOW)]
+
+
+Pace = Barrier
+"""What they have in common."""

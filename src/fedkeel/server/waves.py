@@ -1,0 +1,144 @@
+"""The jobs of a dispatch, from the clients that are drawn to what each of them is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedkeel.errors import FedkeelError
+from fedkeel.local.orders import Order
+from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress
+from fedkeel.methods.types import Message, nbytes
+from fedkeel.server.events import Survey
+from fedkeel.server.model import GlobalModel
+from fedkeel.server.sampling import Draw
+from fedkeel.server.stateful import Stateful
+from fedkeel.wire.sizes import Sizes
+
+Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
+"""Who takes part, given the wave's number, how many are wanted, and who is free."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What is asked of every job, and when a run is over."""
+
+    epochs: int
+    lr: float
+    lr_decay: float
+    rounds: int
+    evaluate_every: int
+    within: float | None
+    """Seconds that a job of a round may take."""
+    keep_models: bool
+    """Whether models are to be tested as they come back."""
+
+
+@dataclass(eq=False)
+class Wave:
+    """Jobs that are dispatched together; the server may ask their clients first."""
+
+    orders: list[Order]
+    clients: NDArray[np.int64]
+    draws: NDArray[np.int64] | None
+    """[m], how often each was drawn, where that may be more than once."""
+    due: int
+    """How many clients were wanted."""
+    plan: Plan
+    down: NDArray[np.int64]
+    """[m], bytes to each client: of surveys, at last of the job too."""
+    up: NDArray[np.int64]
+    """[m], bytes of its answers."""
+    uploads: NDArray[np.int64]
+    """[m], bytes that its upload will have."""
+
+
+class Waves(Stateful):
+    """Numbers waves and jobs, and follows the server rule's plan for each."""
+
+    saved = ("number", "jobs")
+
+    def __init__(
+        self, plans: Plans, wanted: int, model: GlobalModel, sizes: Sizes, samples: NDArray[np.int64], draw: Drawing
+    ) -> None:
+        self._plans, self._wanted, self._model, self._sizes = plans, wanted, model, sizes
+        self._samples, self._draw = samples, draw
+        self.number = 0
+        """Dispatches so far."""
+        self.jobs = 0
+        """So far."""
+        self._wave: Wave | None = None
+        """The one whose clients are being asked."""
+
+    def draw(self, count: int, free: NDArray[np.bool_] | None) -> Draw:
+        """So many of those that are free, or fewer."""
+        self.number += 1
+        return self._draw(self.number, count, free)
+
+    def begin(
+        self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, due: int, round: int, updates: int
+    ) -> Survey | Wave:
+        """Their jobs, or what they are asked first; so many updates were received before."""
+        plans, model = self._plans, self._model
+        progress = Progress(model.version, updates, plans.rounds * self._wanted, self._wanted)
+        epochs, rate = model.rule.work(plans.epochs, plans.lr * plans.lr_decay ** (round - 1), progress)
+        w = model.state.w
+        lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
+        counted = None if draws is None else torch.from_numpy(draws).to(w.device)
+        cohort = Cohort(torch.from_numpy(self._samples[clients][:, None]).to(w.device), lr, counted)
+        orders = [
+            Order(
+                job=self.jobs + place,
+                client=client,
+                round=round,
+                epochs=epochs,
+                start=w,
+                buffers=model.buffers,
+                lr=lr,
+                received=model.rule.send(model.state, client),
+                kept={},
+                wave=self.number,
+                version=model.version,
+            )
+            for place, client in enumerate(clients.tolist(), 1)
+        ]
+        self.jobs += len(orders)
+        nothing = np.zeros(len(orders), dtype=np.int64)
+        plan = model.rule.plan(model.state, cohort)
+        self._wave = Wave(orders, clients, draws, due, plan, nothing, nothing, nothing)
+        return self.go_on(None)
+
+    def go_on(self, answers: Answers | None) -> Survey | Wave:
+        """With the server rule's plan: another survey, or the jobs."""
+        wave = self._wave
+        assert wave is not None
+        try:
+            question = wave.plan.send(answers)  # type: ignore[arg-type]
+        except StopIteration as end:
+            self._model.state, brief = end.value
+            self._wave = None
+            return self._complete(wave, brief)
+        if self._model.client_rule.survey is None:
+            raise FedkeelError("the server rule asks before training, but the client rule answers no survey")
+        told = _rows(question, len(wave.orders))
+        up = self._sizes.answers(wave.clients, {**wave.orders[0].received, **told[0]})
+        wave.down = wave.down + np.array([nbytes(each) for each in told])
+        wave.up = wave.up + up
+        return Survey(wave.orders, told, up)
+
+    def _complete(self, wave: Wave, brief: Brief) -> Wave:
+        """What goes down with the jobs."""
+        for order, more in zip(wave.orders, _rows(brief, len(wave.orders)), strict=True):
+            order.received = {**order.received, **more} if more else order.received
+        wave.down = wave.down + np.array([self._sizes.down + nbytes(order.received) for order in wave.orders])
+        wave.uploads = self._sizes.uploads(wave.clients, wave.orders[0].received)
+        return wave
+
+
+def _rows(brief: Brief, count: int) -> list[Message]:
+    """What each of so many clients is told."""
+    return [{**brief.shared, **{name: each[row] for name, each in brief.each.items()}} for row in range(count)]

@@ -1,0 +1,1 @@
+"""What travels between server and clients, how it is changed on its way, and what it weighs."""

@@ -1,0 +1,58 @@
+"""Bytes on the wire, known before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.server import ServerRule
+from fedkeel.methods.types import Message, Sends
+from fedkeel.params import Layout, Part
+
+WITH_BUFFERS = ("all", "body")
+"""Parts of a model that batch-norm statistics belong to."""
+
+
+class Sizes:
+    """What a model, an upload and the answer to a survey weigh, in bytes."""
+
+    def __init__(
+        self, client: ClientRule, server: ServerRule, layout: Layout, itemsize: int, classes_held: Callable[[], Column]
+    ) -> None:
+        """`itemsize` is that of a weight; `classes_held()` [N] counts the classes of each client's labels."""
+        self._client, self._layout, self._itemsize, self._classes_held = client, layout, itemsize, classes_held
+        self.down = self._model(client.downloads)
+        """The global model."""
+        self._model_up = self._model(client.uploads) + len(server.reports) * itemsize
+
+    def uploads(self, clients: Column, received: Message) -> Column:
+        """[m], the uploads of jobs."""
+        return self._model_up + self._beside(self._client.sends(self._layout, received), clients)
+
+    def answers(self, clients: Column, received: Message) -> Column:
+        """[m], the answers to a survey."""
+        survey = self._client.survey
+        assert survey is not None
+        return self._beside(survey.sends(self._layout, received), clients)
+
+    def _model(self, part: Part) -> int:
+        weights = int(self._layout.mask(part).sum()) * self._itemsize
+        return weights + (self._layout.buffer_bytes if part in WITH_BUFFERS else 0)
+
+    def _beside(self, sends: Mapping[str, Sends], clients: Column) -> Column:
+        total = np.zeros(len(clients), dtype=np.int64)
+        for each in sends.values():
+            nbytes = each.numbers * (self._itemsize if each.nbytes is None else each.nbytes)
+            total += nbytes * (self._held[clients] if each.each_class else 1)
+        return total
+
+    @cached_property
+    def _held(self) -> Column:
+        return self._classes_held()
+
+
+Column = NDArray[np.int64]

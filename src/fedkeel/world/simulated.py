@@ -1,0 +1,280 @@
+"""The simulated world: a fleet on a virtual clock, whose jobs are trained when their results are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+from math import ceil, inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel import streams
+from fedkeel.errors import FedkeelError
+from fedkeel.local.batches import steps
+from fedkeel.local.orders import Order, Trained
+from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.client import ClientRule
+from fedkeel.methods.types import Message
+from fedkeel.server import events as ev
+from fedkeel.server.core import Core
+from fedkeel.server.stateful import Stateful
+from fedkeel.world.desk import Desk
+from fedkeel.world.faults import HANG, LEAVE, LOST, OLD, TWICE, FaultSettings, damaged
+from fedkeel.world.fleet.profile import Fleet
+from fedkeel.world.flights import BEGINS, LEFT, Begin, Flight, Flights, Request, Stray, What
+
+
+class Simulated(Stateful):
+    """Carries out the server's commands and tells what happens, in the order of the virtual clock."""
+
+    saved = ("first", "_awaited", "_before")
+
+    def __init__(
+        self,
+        core: Core,
+        desk: Desk,
+        fleet: Fleet,
+        samples: NDArray[np.int64],
+        faults: FaultSettings,
+        local: LocalSettings,
+        seed: int,
+        first: Message,
+    ) -> None:
+        """`samples` [N] are all clients'; `first` is what each keeps before its first job."""
+        self._core, self.desk, self._samples, self._faults, self._local = core, desk, samples, faults, local
+        self._seed, self.first = seed, first
+        self._rule: ClientRule = core.model.client_rule
+        self.flights = Flights(fleet)
+        self._awaited: list[float] = []
+        """When dispatches are planned because a device comes on."""
+        self._before: dict[int, int] = {}
+        """Each client's last job, where devices may send that again."""
+        self._surveys = 0
+        self._answer_bytes: NDArray[np.int64] | int = 0
+        """Of the surveys before the next jobs."""
+        self._asked = 0
+        self._commands: dict[type, Callable[[Any], list[ev.Event]]] = {
+            ev.WakeMe: self._wake,
+            ev.Survey: self._survey,
+            ev.Send: self._send,
+            ev.Answer: self._answer,
+            ev.Interrupt: self._interrupt,
+            ev.Cancel: self._cancel,
+            ev.Collect: self._collect,
+        }
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.flights.now
+
+    def events(self, limit: float) -> Iterator[ev.Event]:
+        """Whatever happens until then, one event after the other; commands between two of them may lead to more."""
+        for event in self.flights.queue.until(limit):
+            told = self._told(event.what)
+            if told is not None:
+                yield told
+
+    def carry_out(self, command: ev.Command) -> list[ev.Event]:
+        """Do what the server asks; what happens at once because of it."""
+        return self._commands[type(command)](command)
+
+    def _told(self, what: What) -> ev.Event | None:
+        """What the server hears of what happens now."""
+        if isinstance(what, Begin):
+            return ev.Wake(self.now, self.flights.free())
+        if isinstance(what, Stray):
+            return self._come_back(what)
+        flight = self.flights.find(what)
+        if flight is None:  # it was planned differently since
+            return None
+        if isinstance(what, Request):
+            return ev.Asked(self.now, flight.order.client)
+        return self._lose(flight, flight.why) if flight.lost else self._land(flight)
+
+    # Dispatches.
+
+    def _wake(self, command: ev.WakeMe) -> list[ev.Event]:
+        queue, now, tick = self.flights.queue, self.now, command.tick
+        until = now
+        if command.when is ev.When.CHANGE:
+            until = queue.heap[0][0]
+        elif command.when is ev.When.DEVICE:
+            until = self.flights.next_on(self._samples)
+            if until == inf:
+                self._check_alive()
+                return []
+            if not tick and (until <= now or until in self._awaited):
+                return []
+            self._awaited = [*(time for time in self._awaited if time > now), until]
+        queue.schedule(now + tick * max(1, ceil((until - now) / tick - 1e-9)) if tick else until, (BEGINS,), Begin())
+        return []
+
+    def _check_alive(self) -> None:
+        if not self.flights.by_client:
+            raise FedkeelError(
+                f"the server starves: all devices that have data had left for good by {self.now:g} virtual seconds "
+                "(faults.leave)"
+            )
+
+    def _fit(self, orders: Sequence[Order]) -> NDArray[np.int64]:
+        """What becomes of orders on these devices: what they keep, and how many epochs they get done."""
+        clients = np.array([order.client for order in orders])
+        if self._surveys:  # they were asked before
+            return clients
+        lr, self._asked = orders[0].lr, orders[0].epochs
+        done = self.flights.fleet.epochs_done(self._asked, clients, self._seed, orders[0].wave).tolist()
+        rates = {epochs: lr[:epochs] if epochs < self._asked else lr for epochs in done}
+        for order, epochs in zip(orders, done, strict=True):
+            order.kept = self.desk.kept.get(order.client, self.first)
+            order.epochs, order.lr = epochs, rates[epochs]
+        return clients
+
+    def _survey(self, command: ev.Survey) -> list[ev.Event]:
+        self._fit(command.orders)
+        self._surveys += 1
+        self._answer_bytes = self._answer_bytes + command.nbytes
+        return [ev.Answered(self.now, self.desk.ask(command.orders, command.told, self._rule))]
+
+    def _send(self, command: ev.Send) -> list[ev.Event]:
+        orders = command.orders
+        clients = self._fit(orders)
+        self._choose_slots(orders, clients)
+        for flight in self._flights_of(command, clients, self._survey_seconds(clients)):
+            self.flights.launch(flight)
+            if not flight.asks and self._core.pace.at_once:  # else a round is trained as a whole
+                self.desk.add(flight)
+        self._surveys = self._asked = 0
+        self._answer_bytes = 0
+        return []
+
+    def _choose_slots(self, orders: Sequence[Order], clients: NDArray[np.int64]) -> None:
+        """Clients decide when they will ask for a fresh model."""
+        if type(self._rule).asks_after is ClientRule.asks_after:
+            return
+        drawn = streams.uniform(streams.keys(self._seed, "slot", orders[0].wave, clients), 2).tolist()
+        for order, (one, two) in zip(orders, drawn, strict=True):
+            slot = self._rule.asks_after(order.kept, order.received, self._asked, (one, two))
+            order.slot = slot if slot < order.epochs else 0
+
+    def _survey_seconds(self, clients: NDArray[np.int64]) -> float:
+        """By which a wave is delayed: what surveys took its slowest client. Nobody runs out of time in these."""
+        survey, fleet, samples = self._rule.survey, self.flights.fleet, self._samples[clients]
+        if not self._surveys or survey is None:
+            return 0.0
+        batch, _ = steps(samples, np.ones_like(samples), self._local.batch_size)
+        whole = samples * self._local.epochs
+        work = whole if survey.limit is None else samples if survey.whole else np.minimum(batch * survey.limit, whole)
+        answers = fleet.upload_seconds(clients, self._answer_bytes)
+        return float((self._surveys * fleet.train_seconds(clients, work) + answers).max())
+
+    def _flights_of(self, command: ev.Send, clients: NDArray[np.int64], delay: float) -> list[Flight]:
+        """What the clock knows of jobs, which begin so much later because of surveys."""
+        orders, fleet, faults, now, seed = command.orders, self.flights.fleet, self._faults, self.now, self._seed
+        wave = orders[0].wave
+        began = now + (fleet.download_seconds(clients, command.down) + delay)
+        seconds = fleet.train_seconds(clients, self._samples[clients] * self._asked)  # also of who runs out of time
+        what, shares = [""] * len(orders), np.zeros(len(orders))
+        if any(faults.chances):
+            what, shares = faults.draw(clients, seed, wave)
+        pause = faults.hang_seconds * np.array([fault == HANG for fault in what])
+        ends = {
+            LEFT: np.where([fault == LEAVE for fault in what], began + seconds * shares, np.nan),
+            "dropped out": began + seconds * fleet.fails_at(clients, seed, wave),
+            "went offline": fleet.off_at(clients, now),
+            ev.TOO_LATE: np.full(len(clients), now + (command.within or np.inf)),
+        }
+        fails = np.fmin.reduce([*ends.values()])
+        why = np.select([times == fails for times in ends.values()], [*ends], "")
+        up = fleet.upload_seconds(clients, command.up)
+        columns = (began, seconds / self._asked, began + seconds + pause, up, fails, why, command.up)
+        told = (column.tolist() for column in columns)
+        before = map(self._last, orders)
+        rows = zip(orders, repeat(now, len(orders)), *told, what, pause.tolist(), before, strict=True)
+        return [Flight(*row) for row in rows]  # in the order of its fields: there may be thousands
+
+    def _last(self, order: Order) -> int:
+        """The client's job before this one, where devices may send that again."""
+        if not self._faults.old_job:
+            return 0
+        before = self._before.get(order.client, 0)
+        self._before[order.client] = order.job
+        return before
+
+    # Fresh models, interrupts.
+
+    def _answer(self, command: ev.Answer) -> list[ev.Event]:
+        flight = self.flights.by_client[command.client]
+        if command.fresh is None:
+            flight.order = replace(flight.order, slot=0)
+        else:
+            flight.order = replace(flight.order, fresh=command.fresh)
+            seconds = self.flights.fleet.download_seconds(np.array([command.client]), command.nbytes)
+            self.flights.refresh(flight, float(seconds[0]))
+        self.flights.plan(flight)
+        self.desk.add(flight)
+        return []
+
+    def _interrupt(self, command: ev.Interrupt) -> list[ev.Event]:
+        for client in command.clients:
+            flight = self.flights.by_client[client]
+            if flight.finished > self.now and self.flights.interrupt(flight) and not flight.asks:
+                self.desk.add(flight)
+        return []
+
+    # Ends.
+
+    def _cancel(self, command: ev.Cancel) -> list[ev.Event]:
+        return [self._lose(self.flights.by_client[client], command.why) for client in command.clients]
+
+    def _collect(self, command: ev.Collect) -> list[ev.Event]:
+        orders = command.orders
+        trained = self.desk.train(orders) if command.again else self.desk.collect(orders, self._core.ahead)
+        return [ev.Delivered(self.now, trained)]
+
+    def _lose(self, flight: Flight, why: str) -> ev.Lost:
+        self.desk.drop(flight)
+        self.flights.lose(flight, why)
+        return ev.Lost(self.now, flight.order.client, why, flight)
+
+    def _land(self, flight: Flight) -> ev.Event:
+        """A job ends with an upload, which faults may lose, falsify or send twice."""
+        order, fault, core = flight.order, flight.fault, self._core
+        self.flights.land(flight)
+        if fault == LOST:
+            self.desk.collect([order], core.ahead)
+            return ev.Lost(self.now, order.client, "upload lost", flight, flight.upload_bytes, self._work(order))
+        job = flight.before if fault == OLD and flight.before else order.job
+        version = core.model.version + 1 if fault == "future" else order.version
+        upload: Trained | None = None
+        if job != order.job or fault in self._faults.corruptions:
+            upload = damaged(self.desk.collect([order], core.ahead), fault, order.start, core.gate.max_norm)
+        if fault == TWICE:
+            self.flights.stray(flight, self.now + self._faults.again_seconds)
+        return ev.Arrived(self.now, order.client, job, version, flight.upload_bytes, order, flight, upload)
+
+    def _come_back(self, stray: Stray) -> ev.Arrived:
+        """An upload comes that nobody waits for; what its device changed in its own state stays changed."""
+        flight = self.flights.come_back(stray)
+        if flight is not None:
+            self.desk.collect([flight.order], 0)
+        work = 0 if flight is None else self._work(flight.order)
+        return ev.Arrived(self.now, stray.client, stray.job, stray.version, stray.bytes_up, None, work=work)
+
+    def _work(self, order: Order) -> int:
+        return int(self._samples[order.client]) * order.epochs
+
+    # Checkpoints.
+
+    def snapshot(self) -> dict[str, Any]:
+        """Between two rounds, all that the rest of the run depends on."""
+        return {**super().snapshot(), "flights": self.flights.snapshot(), "desk": self.desk.snapshot()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        super().restore(state)
+        self.flights.restore(state["flights"])
+        self.desk.restore(state["desk"])

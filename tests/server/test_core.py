@@ -1,0 +1,274 @@
+"""The server's core, driven through every pace by a world without a clock, data or processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedkeel import Experiment, FederatedData, FedkeelError
+from fedkeel.params import FlatModel
+from fedkeel.runner.simulation import new_core
+from fedkeel.server import core as core_module
+from fedkeel.server import events as ev
+from fedkeel.server.core import Core
+from tests.helpers import federation
+from tests.helpers.world import TestWorld, trained
+
+CLIENTS = 4
+SIZES = [2, 4, 6, 8]
+
+
+def federated() -> FederatedData:
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(n, federation.FEATURES)), rng.integers(0, 2, n)) for n in SIZES]
+    return FederatedData.from_clients(clients, test=clients[0]).to(torch.float64)
+
+
+def server(algorithm: Any, **settings: Any) -> Core:
+    known = {"clients": CLIENTS, "per_round": CLIENTS, "rounds": 3, "dtype": "float64", "local": {"epochs": 3}}
+    described = Experiment(algorithm=algorithm, **{**known, **settings})
+    return new_core(described, federated(), FlatModel(federation.net().double()))
+
+
+def kinds(commands: list[ev.Command]) -> list[str]:
+    return [type(command).__name__ for command in commands]
+
+
+def moved(world: TestWorld, before: torch.Tensor) -> float:
+    """By how much every weight has."""
+    by = world.core.model.state.w - before
+    assert torch.allclose(by, by[:1].expand_as(by))
+    return float(by[0])
+
+
+COLLECTS = pytest.mark.parametrize("collects", [True, False], ids=["collected", "delivered at once"])
+
+
+@COLLECTS
+def test_a_round_with_a_barrier(collects: bool) -> None:
+    world = TestWorld(server("fedavg"), collects)
+    w = world.core.model.state.w
+    assert kinds(world.wake()) == ["Send"]
+    assert sorted(world.orders) == [0, 1, 2, 3]
+    for client in (2, 0, 3):
+        world.time += 1
+        assert world.upload(client) == []
+    world.time += 1
+    said = world.upload(1)
+    assert kinds(said) == ([] if not collects else ["Collect"]) + ["WakeMe", "RoundOver"]
+    over = said[-1]
+    assert isinstance(over, ev.RoundOver)
+    assert (over.round, over.virtual_seconds, over.evaluate) == (1, 4.0, True)
+    assert over.arrivals.columns["client"] == [0, 1, 2, 3]  # by job, however they came
+    assert moved(world, w) == pytest.approx(np.average([1, 2, 3, 4], weights=SIZES))
+    assert (world.core.round, world.core.model.version, len(world.core.at_work)) == (2, 1, 0)
+
+
+def test_a_run_ends_with_its_last_round() -> None:
+    world = TestWorld(server("fedavg", rounds=2))
+    for _ in range(2):
+        world.wake()
+        for client in range(CLIENTS):
+            said = world.upload(client)
+    assert world.core.over
+    assert kinds(said) == ["Collect", "RoundOver"]
+
+
+def test_too_many_are_chosen_and_the_last_are_not_needed() -> None:
+    world = TestWorld(server("fedavg", per_round=2, schedule={"over_select": 1.0}))
+    w = world.core.model.state.w
+    world.wake()
+    world.upload(3)
+    said = world.upload(1)
+    assert kinds(said) == ["Cancel", "Collect", "WakeMe", "RoundOver"]
+    over = said[-1]
+    assert isinstance(over, ev.RoundOver)
+    assert [(row["client"], row["why"]) for row in over.unfinished] == [(0, "not needed"), (2, "not needed")]
+    assert moved(world, w) == pytest.approx(np.average([2, 4], weights=[4, 8]))
+    assert world.core.ledger.lost == 2
+
+
+def test_a_deadline_is_the_worlds_to_keep() -> None:
+    world = TestWorld(server("fedavg", schedule={"deadline_seconds": 7.5}))
+    w = world.core.model.state.w
+    (send,) = world.wake()
+    assert isinstance(send, ev.Send)
+    assert send.within == 7.5
+    world.upload(0)
+    for client in (1, 2):
+        assert world.tell(world.lost(client, ev.TOO_LATE)) == []
+    assert kinds(world.tell(world.lost(3, ev.TOO_LATE))) == ["Collect", "WakeMe", "RoundOver"]
+    assert moved(world, w) == pytest.approx(1)
+
+
+def test_a_round_that_nobody_answers_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_module, "STARVED", 1)
+    world = TestWorld(server("fedavg"))
+    w = world.core.model.state.w
+    world.wake()
+    for client in range(CLIENTS):
+        said = world.tell(world.lost(client, "dropped out"))
+    assert kinds(said) == ["WakeMe", "RoundOver"]
+    assert torch.equal(world.core.model.state.w, w)
+    assert world.core.model.version == 0
+    world.wake()
+    for client in range(CLIENTS - 1):
+        world.tell(world.lost(client, "dropped out"))
+    with pytest.raises(FedkeelError, match="starves: 1 rounds in a row"):
+        world.tell(world.lost(CLIENTS - 1, "dropped out"))
+
+
+@COLLECTS
+def test_a_stream_takes_updates_in_at_once_in_rounds(collects: bool) -> None:
+    world = TestWorld(server({"name": "fedssmu", "ablation": "FA"}), collects)
+    world.wake()
+    for number, client in enumerate((3, 1, 0), 1):
+        assert kinds(world.upload(client)) == ["Collect"] * collects
+        assert world.core.model.version == number
+    assert kinds(world.upload(2))[-2:] == ["WakeMe", "RoundOver"]
+    assert world.core.round == 2
+
+
+def test_a_periodic_server_dispatches_by_the_tick() -> None:
+    schedule = {"trigger_seconds": 5.0, "busy_share": 0.75}
+    world = TestWorld(server("fedasync", per_round=2, schedule=schedule))
+    assert world.wake()[1:] == [ev.WakeMe(ev.When.NOW, 5.0)]
+    assert len(world.core.at_work) == 2
+    world.time = 5.0
+    busy = world.core.at_work.sent.keys()
+    free = np.array([client not in busy for client in range(CLIENTS)])
+    assert world.tell(ev.Wake(5.0, free))[1:] == [ev.WakeMe(ev.When.NOW, 5.0)]
+    assert len(world.core.at_work) == 3  # three quarters of all
+    world.time = 10.0
+    assert world.tell(ev.Wake(10.0, free)) == [ev.WakeMe(ev.When.CHANGE, 5.0)]
+    first, second = [*world.orders][:2]
+    assert kinds(world.upload(first)) == ["Collect"]
+    assert kinds(world.upload(second)) == ["Collect", "RoundOver"]  # two arrivals are called a round
+    assert world.core.model.version == 2
+
+
+def test_a_concurrent_server_fills_every_place_at_once() -> None:
+    world = TestWorld(server({"name": "fedbuff", "buffer_size": 2}, per_round=2, schedule={"concurrency": 3}))
+    assert kinds(world.wake()) == ["Send"]
+    one, two, _ = world.orders
+    assert world.upload(one)[1:] == [ev.WakeMe(ev.When.NOW)]
+    assert world.core.model.version == 0  # it is in the buffer
+    busy = world.core.at_work.sent.keys()
+    world.tell(ev.Wake(world.time, np.array([client not in busy for client in range(CLIENTS)])))
+    assert len(world.core.at_work) == 3
+    assert kinds(world.upload(two)) == ["Collect", "WakeMe", "RoundOver"]
+    assert world.core.model.version == 1
+    free = np.zeros(CLIENTS, dtype=bool)
+    assert world.tell(ev.Wake(world.time, free)) == [ev.WakeMe(ev.When.DEVICE)]  # nobody is on
+
+
+def test_a_survey_comes_before_the_jobs() -> None:
+    world = TestWorld(server("fedent"))
+    survey, send = world.wake()
+    assert isinstance(survey, ev.Survey)
+    assert isinstance(send, ev.Send)
+    assert survey.nbytes.tolist() == [16] * CLIENTS  # q and h
+    assert [order.job for order in send.orders] == [1, 2, 3, 4]
+    assert all("rate" in order.received for order in send.orders)
+    model = 8 * federation.FEATURES * federation.CLASSES
+    assert send.down.tolist() == [model + 8] * CLIENTS  # and the rate
+    assert send.up.tolist() == [model] * CLIENTS
+    assert world.core.ledger.bytes_up == 16 * CLIENTS
+
+
+def test_who_asks_gets_the_newest_model_if_it_is_newer() -> None:
+    world = TestWorld(server("fedasmu", schedule={"busy_share": 1.0}))
+    world.wake()
+    assert world.tell(ev.Asked(1.0, 2)) == [ev.Answer(2)]
+    before = world.core.ledger.bytes_down
+    world.upload(0)
+    (answer,) = world.tell(ev.Asked(2.0, 1))
+    assert isinstance(answer, ev.Answer)
+    assert answer.fresh is not None
+    assert answer.fresh.version == 1
+    assert answer.fresh.w is world.core.model.state.w
+    assert world.core.ledger.bytes_down == before + answer.nbytes == before + 48
+
+
+def test_the_stalest_are_interrupted() -> None:
+    algorithm = {"name": "port", "minimum": 1, "staleness_bound": 1}
+    world = TestWorld(server(algorithm, schedule={"concurrency": CLIENTS}))
+    world.wake()
+    assert "Interrupt" not in kinds(world.upload(0))
+    said = world.upload(1)
+    assert ev.Interrupt([2, 3]) in said
+    assert kinds(said).index("Interrupt") < kinds(said).index("WakeMe")
+
+
+def test_duplicates_old_jobs_and_the_future_are_refused() -> None:
+    world = TestWorld(server("fedavg", rounds=5))
+    world.wake()
+    first = dict(world.orders)
+    world.upload(0)
+    assert world.again(0, first[0].job, 0) == []
+    for client in (1, 2, 3):
+        world.upload(client)
+    world.wake()
+    world.upload(1)
+    assert world.again(2, first[2].job, 0) == []  # its next job is expected
+    assert world.again(3, world.orders[3].job, 99) == []
+    for client in (0, 2, 3):
+        said = world.upload(client)
+    over = [each for each in world.said if isinstance(each, ev.RoundOver)]
+    assert said[-1] is over[-1]
+    reasons = [[row["reason"] for row in each.refused] for each in over]
+    assert reasons == [["duplicate"], ["duplicate", "from the future"]]
+    assert world.core.ledger.turned_away == {"duplicate": 2, "from the future": 1}
+    assert [len(each.arrivals) for each in over] == [CLIENTS, CLIENTS]
+
+
+@COLLECTS
+def test_what_is_not_finite_is_refused_and_the_others_are_taken_in(collects: bool) -> None:
+    world = TestWorld(server("fedavg"), collects)
+    w = world.core.model.state.w
+    world.wake()
+    bad = trained(world.orders[3])
+    broken = replace(bad, columns={**bad.columns, "w": torch.full_like(bad.w, torch.inf)})
+    assert world.upload(3, broken) == []
+    for client in (0, 1, 2):
+        said = world.upload(client)
+    over = said[-1]
+    assert isinstance(over, ev.RoundOver)
+    assert [(row["client"], row["reason"]) for row in over.refused] == [(3, "not finite")]
+    assert moved(world, w) == pytest.approx(np.average([1, 2, 3], weights=SIZES[:3]))
+
+
+def test_time_that_is_up_in_mid_round() -> None:
+    world = TestWorld(server("fedavg"))
+    world.wake()
+    world.upload(1)
+    (over,) = world.tell(ev.TimeUp(9.0))
+    assert isinstance(over, ev.RoundOver)
+    assert [(row["client"], row["why"]) for row in over.unfinished] == [(1, "in flight")]
+    assert world.core.over
+    assert world.core.model.version == 0
+
+
+def test_a_snapshot_is_all_that_the_core_remembers() -> None:
+    """Another core goes on from it in the same way."""
+    algorithm = {"name": "fedbuff", "buffer_size": 3}
+    one, two = (TestWorld(server(algorithm, per_round=2, schedule={"concurrency": 3})) for _ in range(2))
+    one.wake()
+    for client in [*one.orders][:2]:
+        one.upload(client)
+    two.core.restore(one.core.snapshot())
+    two.orders = dict(one.orders)
+    last = next(iter(one.core.at_work.sent))
+    said = [world.upload(last) for world in (one, two)]
+    assert kinds(said[0]) == kinds(said[1])
+    assert torch.equal(one.core.model.state.w, two.core.model.state.w)
+    assert one.core.model.version == two.core.model.version == 1
+    free = np.array([client not in one.core.at_work.sent for client in range(CLIENTS)])
+    sent = [world.tell(ev.Wake(3.0, free))[0] for world in (one, two)]
+    assert [[(o.job, o.client, o.wave) for o in each.orders] for each in sent if isinstance(each, ev.Send)] == [
+        [(o.job, o.client, o.wave) for o in sent[0].orders]  # type: ignore[union-attr]
+    ] * 2
