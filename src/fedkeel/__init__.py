@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from fedkeel.config.experiment import Experiment
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
+    from fedkeel.record.follow import follow
+    from fedkeel.record.rows import Arrival, Evaluation, RoundEnd
+    from fedkeel.runner.sinks import Sink
     from fedkeel.runner.stopping import Stop
-    from fedkeel.server.progress import Arrival, Evaluation, RoundEnd
 
 __all__ = [
     "Arrival", "DivergenceError", "Evaluation", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result",
-    "RoundEnd", "Stop", "StoppedError", "resume", "run",
+    "RoundEnd", "Sink", "Stop", "StoppedError", "follow", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -21,8 +23,10 @@ _HOMES = {
     "api": ("Result", "resume", "run"),
     "data.federated": ("FederatedData",),
     "config.experiment": ("Experiment",),
+    "record.follow": ("follow",),
+    "runner.sinks": ("Sink",),
     "runner.stopping": ("Stop",),
-    "server.progress": ("Arrival", "Evaluation", "RoundEnd"),
+    "record.rows": ("Arrival", "Evaluation", "RoundEnd"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

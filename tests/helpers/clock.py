@@ -122,7 +122,7 @@ def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
     for end in running.rounds():
         seen.ends.append(end)
         _check_books(running)
-    seen.unfinished = [row for end in seen.ends for row in end.unfinished] + running.rest()[0]
+    seen.unfinished = [vars(row) for end in (*seen.ends, running.rest()) for row in end.unfinished]
     return seen
 
 

@@ -22,6 +22,7 @@ from fedkeel.record import folder as folders
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder, check_free, check_room
+from fedkeel.record.subject import Subject
 from tests.helpers import federation
 from tests.helpers.disk import largest_file
 from tests.helpers.folders import faulty, left, resumed, rows, same
@@ -35,26 +36,26 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_new_folders_are_claimed_one_by_one(tmp_path: Path) -> None:
-    taken = [RunFolder.below(tmp_path, "a", Experiment()) for _ in range(3)]
+    taken = [RunFolder.below(tmp_path, Subject(Experiment(name="a"))) for _ in range(3)]
     assert [folder.path.name for folder in taken] == ["a", "a-2", "a-3"]
     for folder in taken:
         folder.__exit__()
 
 
 def test_only_one_run_gets_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunFolder.create(tmp_path / "a", Experiment()):
+    with RunFolder.create(tmp_path / "a", Subject(Experiment())):
         monkeypatch.setattr("fedkeel.record.folder.check_free", lambda _: None)  # as if both had looked at once
         with pytest.raises(InputError, match="not empty"):
-            RunFolder.create(tmp_path / "a", Experiment())
+            RunFolder.create(tmp_path / "a", Subject(Experiment()))
 
 
 def test_a_run_that_was_begun_a_moment_ago_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    RunFolder.create(tmp_path / "a", Experiment(seed=1)).close()
+    RunFolder.create(tmp_path / "a", Subject(Experiment(seed=1))).close()
     before = left(tmp_path / "a")
     monkeypatch.setattr("fedkeel.record.folder.check_free", lambda _: None)
     for _ in range(2):
         with pytest.raises(InputError, match="not empty"):
-            RunFolder.create(tmp_path / "a", Experiment())
+            RunFolder.create(tmp_path / "a", Subject(Experiment()))
     assert left(tmp_path / "a") == before
 
 
@@ -67,7 +68,7 @@ def test_what_a_kill_left_before_the_run_began_is_no_run(tmp_path: Path) -> None
     for name in folders.ROWS:
         (tmp_path / f"{name}.jsonl").touch()
     (tmp_path / "experiment.yaml.partial").write_text("half")
-    RunFolder.create(tmp_path, Experiment()).close()
+    RunFolder.create(tmp_path, Subject(Experiment())).close()
     assert not (tmp_path / "experiment.yaml.partial").exists()
 
 
@@ -75,22 +76,22 @@ def test_what_a_kill_left_before_the_run_began_is_no_run(tmp_path: Path) -> None
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("something")
     with pytest.raises(InputError, match="not empty"):
-        RunFolder.create(tmp_path, Experiment())
+        RunFolder.create(tmp_path, Subject(Experiment()))
     assert (tmp_path / name).read_text() == "something"
 
 
 def test_a_folder_that_is_let_go_of_is_free(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "a", Experiment()).close()
+    RunFolder.create(tmp_path / "a", Subject(Experiment())).close()
     for _ in range(2):
-        folder, found = RunFolder.reopen(tmp_path / "a", Experiment(), "")
+        folder, found = RunFolder.reopen(tmp_path / "a", Subject(Experiment()))
         assert found is None
         with pytest.raises(InputError, match="in use"):
-            RunFolder.reopen(tmp_path / "a", Experiment(), "")
+            RunFolder.reopen(tmp_path / "a", Subject(Experiment()))
         folder.close()
 
 
 def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunFolder.create(tmp_path / "a", Experiment()) as folder:
+    with RunFolder.create(tmp_path / "a", Subject(Experiment())) as folder:
         folder.save("model", {"w": torch.ones(3)})
         before = left(tmp_path / "a")
         monkeypatch.setattr(os, "fsync", _full)
@@ -134,7 +135,7 @@ class Untouched:
         def trained(*_: Any) -> None:
             raise AssertionError("training has begun")
 
-        monkeypatch.setattr("fedkeel.api._follow", trained)
+        monkeypatch.setattr("fedkeel.api.drive", trained)
         self.given = {"data": federation.data(), "model": federation.net(4)}
 
 
@@ -183,7 +184,7 @@ def test_a_disk_that_is_full_when_the_run_begins(tmp_path: Path, monkeypatch: py
 
 
 def test_a_disk_without_room_for_the_model(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path / "a", Experiment()) as folder:
+    with RunFolder.create(tmp_path / "a", Subject(Experiment())) as folder:
         before = left(tmp_path / "a")
         with largest_file(10), pytest.raises(FedkeelError, match=r"a cannot be written \(.*File too large.*--resume"):
             folder.save("model", {"w": torch.ones(3)})
@@ -243,7 +244,7 @@ def test_a_disk_that_fails_once_at_any_time(
     def sometimes(file: int) -> None:
         nonlocal calls
         calls += 1
-        if calls == call + 3:  # the first two are the experiment's
+        if calls == call + 5:  # the first four are of the experiment and the schema
             _full(file)
 
     monkeypatch.setattr(os, "fsync", sometimes)

@@ -1,117 +1,127 @@
-"""Files of rows: what is written, cut off again, and noticed."""
+"""Typed rows: what is written is what is read, and what is not a row is told."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel.record.rows import START, Rows, line, lines
-from tests.helpers.disk import largest_file
+from fedkeel import InputError, run
+from fedkeel.record.rows import KINDS, Arrival, Arrivals, Evaluation, Refused, Round, RoundEnd, RowError, Unfinished
+from tests.helpers import federation
+from tests.helpers.folders import faulty, rows
 
-
-def test_nothing_is_changed_before_it_is_known_where_to_go_on(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("1\n2\n")
-    rows = Rows(path)
-    rows.close()
-    assert path.read_text() == "1\n2\n"
-
-
-def test_rows_go_on_behind_a_position(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "a.jsonl")
-    rows.rewind(START)
-    rows.add(["1\n"])
-    known = rows.position
-    assert known == {"bytes": 2, "crc32": crc32(b"1\n")}
-    rows.add(["2\n", "3\n"])
-    rows.sync()
-    assert rows.position == {"bytes": 6, "crc32": crc32(b"1\n2\n3\n")}
-    assert rows.path.read_text() == "1\n2\n3\n"
-    rows.close()
-    again = Rows(tmp_path / "a.jsonl")
-    assert again.objection(known) is None
-    again.rewind(known)
-    again.add(["4\n"])
-    again.close()
-    assert rows.path.read_text() == "1\n4\n"
-    assert again.position == {"bytes": 4, "crc32": crc32(b"1\n4\n")}
-
-
-def test_what_is_not_as_it_was_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    rows = Rows(path)
-    rows.add(["one\n", "two\n"])
-    known = rows.position
-    assert rows.objection(known) is None
-    assert rows.objection(START) is None
-    path.write_text("one\ntwo\nthree\n")
-    assert rows.objection(known) is None
-    path.write_text("one\ntwo")
-    assert rows.objection(known) == "a.jsonl is 1 bytes shorter than it was"
-    path.write_text("one\ntwu\n")
-    assert rows.objection(known) == "a.jsonl is not as it was"
-    rows.close()
-
-
-def test_large_files_are_looked_at_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkeel.record.rows._CHUNK", 7)
-    rows = Rows(tmp_path / "a.jsonl")
-    for number in range(20):
-        rows.add([f"{number}\n"])
-    assert rows.objection(rows.position) is None
-    rows.close()
-
-
-def test_letters_beyond_ascii_are_counted_in_bytes(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "a.jsonl")
-    rows.add(["Ü\n"])
-    assert rows.position["bytes"] == (tmp_path / "a.jsonl").stat().st_size == 3
-    rows.close()
-
-
-def test_a_full_disk_is_an_error_once_and_loses_nothing_that_was_known(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "a.jsonl")
-    rows.rewind(START)
-    rows.add(["known\n"])
-    known = rows.position
-    with largest_file(10), pytest.raises(OSError, match="File too large"):
-        rows.add(["far too long\n"])
-    assert rows.position == known
-    with largest_file(10):
-        rows.close()
-    again = Rows(tmp_path / "a.jsonl")
-    assert again.objection(known) is None
-    again.rewind(known)
-    assert again.path.read_text() == "known\n"
-    again.close()
-
-
-VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5)
+EVALUATION = Evaluation(
+    round=1, version=1, virtual_seconds=2.5, wall_seconds=1.0, accuracy=0.5, loss=1, bytes_up=3, bytes_down=4, updates=5
 )
+UNFINISHED = Unfinished(3, 2, 1, 0.0, 0.5, 2.0, "too late", 10, 0)
 
 
-@given(st.data(), st.integers(0, 4))
-def test_columns_are_written_as_rows(data: st.DataObject, count: int) -> None:
-    """Numbers and short lists, the same in all rows or not."""
-    numbers = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False))
-    column = st.one_of(
-        st.lists(numbers, min_size=count, max_size=count),
-        st.lists(st.lists(numbers, max_size=2), min_size=count, max_size=count),
-        VALUES.map(lambda value: [value] * count),
-    )
-    columns: dict[str, list[Any]] = {"client": [*range(count)], "a": data.draw(column), "b": data.draw(column)}
-    written = "".join(lines(columns))
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    assert [json.loads(each) for each in written.splitlines()] == rows
+def test_the_files_of_a_run_hold_the_rows_that_were_told(tmp_path: Path) -> None:
+    ends: list[RoundEnd] = []
+    faults = {"lost_upload": 0.2, "corrupt": 0.2, "twice": 0.2}
+    described = faulty("fedasmu", rounds=8, faults=faults, evaluate_every=3, fleet={"speed_ratio": 5})
+    run(described, tmp_path / "a", data=federation.data(), model=federation.net(4), progress=ends.append)
+    told = {
+        "history": [end.evaluation for end in ends if end.evaluation],
+        "clients": [row for end in ends for row in end.arrivals],
+        "rounds": [end.row for end in ends],
+        "unfinished": [row for end in ends for row in end.unfinished],
+        "refused": [row for end in ends for row in end.refused],
+    }
+    for name, kind in KINDS.items():
+        found = [kind.read(row) for row in rows(tmp_path / "a", name)]
+        assert found[: len(told[name])] == told[name]
+        assert found, name
+        assert name in ("unfinished", "refused") or len(found) == len(told[name])
+    assert any(arrival.merged is not None for arrival in told["clients"])
 
 
-def test_numbers_that_are_none_are_not_written() -> None:
-    with pytest.raises(ValueError, match="JSON compliant"):
-        line({"a": float("nan")})
+def test_keys_stand_in_the_order_of_the_fields() -> None:
+    assert [*UNFINISHED.plain()] == [field.name for field in fields(Unfinished)]
+    known = [field.name for field in fields(Evaluation)]
+    assert [*EVALUATION.plain()] == [name for name in known if name not in ("train_loss", "local_accuracy")]
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.floats(-1, 1), st.lists(st.integers(), max_size=2))))
+def test_what_a_rule_reports_are_keys_of_the_round(report: dict[str, Any]) -> None:
+    row = Round(3, None, 4, 0, 1, report)
+    plain = row.plain()
+    assert plain == {"round": 3, "train_loss": None, "arrived": 4, "lost": 0, "refused": 1, **report}
+    assert Round.read(json.loads(json.dumps(plain))) == row
+
+
+@pytest.mark.parametrize("name", ["round", "lost", "report"])
+def test_a_rule_cannot_report_under_a_name_that_is_taken(name: str) -> None:
+    with pytest.raises(InputError, match=f"^report: {name} is not accepted"):
+        Round(3, None, 4, 0, 1, {name: 1})
+
+
+def test_a_key_of_a_later_version_is_left_out() -> None:
+    assert Unfinished.read({**UNFINISHED.plain(), "battery": 0.3}) == UNFINISHED
+    assert Evaluation.read({**EVALUATION.plain(), "battery": 0.3}) == EVALUATION
+
+
+@pytest.mark.parametrize("told", [None, 3, "row", [1, 2], [["round", 1]]])
+def test_what_is_no_row(told: object) -> None:
+    for kind in KINDS.values():
+        with pytest.raises(RowError, match="it is no row"):
+            kind.read(told)
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "said"),
+    [
+        (UNFINISHED, {"client": "three"}, "client is a str"),
+        (UNFINISHED, {"client": True}, "client is a bool"),
+        (UNFINISHED, {"client": 3.0}, "client is a float"),
+        (UNFINISHED, {"why": None}, "why is a NoneType"),
+        (EVALUATION, {"local_accuracy": [1]}, "local_accuracy is a list"),
+        (Refused(1, 2, 3, 4, None, 5.0, "norm", "", 6, 7), {"dispatched": "early"}, "dispatched is a str"),
+    ],
+)
+def test_a_value_that_fits_no_field(row: Any, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(RowError, match=said):
+        type(row).read({**row.plain(), **changes})
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_a_key_that_is_missing(kind: Any) -> None:
+    with pytest.raises(RowError, match=r"^(round|client) is missing$"):
+        kind.read({})
+
+
+def test_arrivals_have_the_columns_of_an_arrival() -> None:
+    required = [field.name for field in fields(Arrival)][:16]
+    two = Arrivals(**{name: [1, 2] for name in required})
+    assert two[1] == Arrival(*[2] * 16)
+    assert [*two] == [two[0], two[1]] == two[:]
+    for wrong in ({**two.columns, "clients": [1, 2]}, {"client": [1, 2]}, {**two.columns, "slot": [1]}):
+        with pytest.raises(TypeError, match="columns"):
+            Arrivals(**wrong)
+    assert len(Arrivals()) == 0
+    both = Arrivals()
+    both.extend(two)
+    both.extend(two)
+    assert both.columns["client"] == [1, 2, 1, 2]
+    assert two.columns["client"] == [1, 2]
+
+
+def test_columns_that_only_repeat_their_default_are_not_written() -> None:
+    required = {field.name: [1, 2] for field in [*fields(Arrival)][:16]}
+    told = Arrivals(**required, accepted=[True, True], slot=[None, 3], merged=[None, None], notes=[None, None])
+    assert [*told.plain] == [*required, "slot"]
+
+
+def test_rows_are_read_without_pytorch() -> None:
+    """Whoever watches a run from another process starts at once; the server core can import the row types."""
+    code = "import sys, fedkeel.record.follow; print([name for name in ('torch', 'pydantic') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

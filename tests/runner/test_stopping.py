@@ -8,17 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, RoundEnd, api, cli
+from fedkeel import Experiment, RoundEnd, Sink, api, cli
 from fedkeel.cli import display
 from fedkeel.local.executors import choose
-from fedkeel.runner import result
+from fedkeel.runner import summary
 from fedkeel.runner.stopping import Stop
 from tests.helpers.commands import fedkeel
 from tests.helpers.folders import left, rows, same
@@ -66,16 +66,17 @@ def signals_after(round: int, numbers: Signals) -> Iterator[None]:
     shown = display.progress
 
     @contextmanager
-    def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
-        with shown(experiment) as tell:
+    def progress(experiment: Experiment) -> Iterator[Sink]:
+        with shown(experiment) as display:
 
-            def told(end: RoundEnd) -> None:
-                tell(end)
-                if end.round == round:
-                    for number in numbers:
-                        signal.raise_signal(number)
+            class Told(Sink):
+                def round(self, end: RoundEnd) -> None:
+                    display.round(end)
+                    if end.round == round:
+                        for number in numbers:
+                            signal.raise_signal(number)
 
-            yield told
+            yield Told()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(display, "progress", progress)
@@ -135,7 +136,7 @@ def test_a_signal_before_the_rounds_ends_it_at_once(tmp_path: Path, monkeypatch:
 
 
 def test_a_signal_behind_the_rounds_loses_nothing(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    summarise = result.summarise
+    summarise = summary.summarise
     monkeypatch.setattr(api, "summarise", lambda *_: signal.raise_signal(signal.SIGINT))
     done = fedkeel("run", *QUICK, *SERIAL, "--out", "a", cwd=tmp_path)
     assert done.returncode == 130

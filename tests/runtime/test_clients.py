@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, Result, run
-from fedkeel.runner import result
+from fedkeel.runner import clients
 
 RNG = np.random.default_rng(0)
 CLIENTS = [(RNG.normal(size=(n, 6)), np.arange(n) % 3) for n in (8, 6, 4, 8)]
@@ -133,7 +133,7 @@ def test_what_was_trained_is_on_disk_before_clients_are_tested(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(result, "_finetuned", interrupted)
+    monkeypatch.setattr(clients, "_finetuned", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(algorithm, Net(), tmp_path, finetune={"epochs": 1})
     stored = "model.safetensors" if algorithm == "fedbabu" else "client_models.safetensors"

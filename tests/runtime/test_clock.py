@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedkeel import Arrival, Experiment, FederatedData, RoundEnd
 from fedkeel.errors import FedkeelError
-from fedkeel.runner import result
 from fedkeel.runner.scores import finetuned
 from fedkeel.server import core
 from tests.helpers import federation
@@ -274,8 +273,8 @@ def test_who_misses_the_deadline_is_left_out(deadline: float, last: int) -> None
     start = 0.0
     for end, each in zip(ends, drawn, strict=True):
         late = [client for client in each if SIZES[client] > last]
-        assert sorted(row["client"] for row in end.unfinished) == late
-        assert {row["why"] for row in end.unfinished} <= {"too late"}
+        assert sorted(row.client for row in end.unfinished) == late
+        assert {row.why for row in end.unfinished} <= {"too late"}
         seconds = deadline if late else float(max(SIZES[client] for client in each))
         assert end.virtual_seconds == pytest.approx(start + seconds)
         start = end.virtual_seconds
@@ -292,8 +291,8 @@ def test_over_selection_takes_the_first(deadline: float | None) -> None:
     assert clients(ends) == who
     np.testing.assert_allclose(federation.weights(result), averaged(who), rtol=0, atol=1e-12)
     for end, each, first in zip(ends, drawn, who, strict=True):
-        assert sorted(row["client"] for row in end.unfinished) == sorted(set(each) - set(first))
-        assert {row["why"] for row in end.unfinished} == {"not needed" if len(first) == 2 else "too late"}
+        assert sorted(row.client for row in end.unfinished) == sorted(set(each) - set(first))
+        assert {row.why for row in end.unfinished} == {"not needed" if len(first) == 2 else "too late"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedssmu"])
@@ -427,6 +426,6 @@ def test_fine_tuning_goes_on_at_the_last_rounds_rate(monkeypatch: pytest.MonkeyP
         rates.append(float(lr[0]))
         return finetuned(models, executor, data, round, lr)
 
-    monkeypatch.setattr(result, "finetuned", asked)
+    monkeypatch.setattr("fedkeel.runner.clients.finetuned", asked)
     federation.train("fedasync", rounds=2, local={"lr_decay": 0.5}, finetune={"epochs": 1})
     assert rates == [LR / 2]

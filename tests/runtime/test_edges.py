@@ -115,7 +115,7 @@ def test_thousands_that_are_not_needed_starve_nobody(monkeypatch: pytest.MonkeyP
     data = many(2200, monkeypatch)
     (end,) = watch(experiment("fedavg", clients=2200, per_round=1100, rounds=1, schedule={"over_select": 1}), data).ends
     assert len(end.arrivals) == 1100
-    assert Counter(row["why"] for row in end.unfinished) == {"not needed": 1100}
+    assert Counter(row.why for row in end.unfinished) == {"not needed": 1100}
 
 
 @pytest.mark.parametrize(
@@ -351,9 +351,9 @@ def test_answers_of_those_who_are_lost_are_counted(
     arrivals = [arrival for end in ends for arrival in end.arrivals]
     assert len(lost) > 3
     assert len(arrivals) > 3
-    assert {row["bytes_up"] for row in lost} == {answer}
+    assert {row.bytes_up for row in lost} == {answer}
     assert {arrival.bytes_up for arrival in arrivals} == {48 + (answer or 2 * 2 * 48)}  # sums go up with the weights
-    total = sum(row["bytes_up"] for row in lost) + sum(arrival.bytes_up for arrival in arrivals)
+    total = sum(row.bytes_up for row in lost) + sum(arrival.bytes_up for arrival in arrivals)
     assert result.summary["bytes_up"] == result.history[-1].bytes_up == total
 
 
@@ -517,7 +517,7 @@ def test_who_will_be_late_is_not_trained(deadline: float, last: int) -> None:
         first = sorted((SIZES[client], client) for client in drawn if SIZES[client] <= last)
         late = [client for client in drawn if SIZES[client] > last]
         assert [(a.arrived, a.client) for a in end.arrivals] == [(start + seconds, client) for seconds, client in first]
-        assert [(row["client"], row["why"], row["ended"]) for row in end.unfinished] == [
+        assert [(row.client, row.why, row.ended) for row in end.unfinished] == [
             (client, "too late", start + deadline) for client in late
         ]
         start += deadline if late else first[-1][0]

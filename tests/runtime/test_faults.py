@@ -19,7 +19,7 @@ from fedkeel import Experiment, RoundEnd, run
 from fedkeel.errors import FedkeelError
 from fedkeel.params import FlatModel
 from fedkeel.record.codec import decode, encode
-from fedkeel.runner.simulation import CLASSES, Simulation
+from fedkeel.runner.simulation import Simulation
 from fedkeel.server import core
 from fedkeel.world.faults import FAULTS, FaultSettings
 from fedkeel.world.flights import Flight
@@ -281,8 +281,8 @@ def test_the_second_upload_is_refused_whenever_it_comes() -> None:
         strays = [row for end in ends for row in end.refused]
         assert np.array_equal(federation.weights(result), federation.weights(plain))
         assert strays
-        assert max(Counter(row["job"] for row in strays).values()) == 1
-        assert {row["reason"] for row in strays} <= {"duplicate", "old job"}
+        assert max(Counter(row.job for row in strays).values()) == 1
+        assert {row.reason for row in strays} <= {"duplicate", "old job"}
 
 
 # What is drawn.
@@ -340,9 +340,11 @@ class Seen:
     starved: str = ""
 
     def books(self) -> Books:
+        rest = self.simulation.rest()
         arrived = [vars(a) for end in self.ends for a in end.arrivals]
-        refused = [row for end in self.ends for row in end.refused] + self.simulation.core.log.refused
-        unfinished = [row for end in self.ends for row in end.unfinished] + self.simulation.rest()[0]
+        rest = self.simulation.rest()
+        refused = [vars(row) for end in (*self.ends, rest) for row in end.refused]
+        unfinished = [vars(row) for end in (*self.ends, rest) for row in end.unfinished]
         return Books(arrived, unfinished, refused)
 
 
@@ -435,15 +437,15 @@ def test_a_faulty_run_goes_on_from_its_state(described: Experiment, after: int) 
     follow(whole)
     first = simulate(described)
     follow(first, after)
-    text, tensors = encode(first.simulation.snapshot(), CLASSES)
+    text, tensors = encode(first.simulation.snapshot(), Simulation.classes)
     stacked = {name: torch.stack(each) for name, each in tensors.items()}
     second = simulate(described)
-    second.simulation.restore(decode(json.loads(json.dumps(text)), stacked, CLASSES))
+    second.simulation.restore(decode(json.loads(json.dumps(text)), stacked, Simulation.classes))
     follow(second)
     assert [plain(end) for end in first.ends + second.ends] == [plain(end) for end in whole.ends]
     assert first.dispatched + second.dispatched == whole.dispatched
     assert second.starved == whole.starved
-    assert second.simulation.rest()[0] == whole.simulation.rest()[0]
+    assert second.simulation.rest() == whole.simulation.rest()
     assert torch.equal(second.simulation.core.model.state.w, whole.simulation.core.model.state.w)
 
 

@@ -256,8 +256,8 @@ def test_a_refused_update_leaves_the_mean_of_the_others(bound: float, lowest: fl
     assert not all(len(each) == 3 for each in refused)
     result, ends = federation.train("fedavg", executor, gate={"max_norm": bound, "min_norm": lowest})
     np.testing.assert_allclose(federation.weights(result), expected, rtol=0, atol=1e-12)
-    assert [[row["client"] for row in end.refused] for end in ends] == refused
-    assert {row["reason"] for end in ends for row in end.refused} == {"norm"}
+    assert [[row.client for row in end.refused] for end in ends] == refused
+    assert {row.reason for end in ends for row in end.refused} == {"norm"}
     for end, without in zip(ends, refused, strict=True):
         assert sorted(a.client for a in end.arrivals) == sorted({*federation.chosen(end.round)} - {*without})
     assert result.summary["uploads_turned_away"] == {"norm": sum(map(len, refused))}
@@ -280,7 +280,7 @@ def test_sums_are_those_of_the_others(name: str, executor: str, monkeypatch: pyt
     settings: dict[str, Any] = {"per_round": N, "rounds": 1, "fleet": {"seconds_per_sample": 0.5}}
     plain, ends = federation.train(name, executor, **settings)
     late, missing = federation.train(name, executor, **settings, schedule={"deadline_seconds": slowest(ends, 3)})
-    assert [row["client"] for row in missing[0].unfinished] == [3]
+    assert [row.client for row in missing[0].unfinished] == [3]
     judge = Gate.judge
 
     def refuses(self: Gate, orders: list[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
@@ -289,7 +289,7 @@ def test_sums_are_those_of_the_others(name: str, executor: str, monkeypatch: pyt
 
     monkeypatch.setattr(Gate, "judge", refuses)
     refusing, ends = federation.train(name, executor, **settings)
-    assert [row["client"] for row in ends[0].refused] == [3]
+    assert [row.client for row in ends[0].refused] == [3]
     np.testing.assert_allclose(federation.weights(refusing), federation.weights(late), rtol=0, atol=1e-13)
     assert not np.allclose(federation.weights(refusing), federation.weights(plain), atol=1e-6)
 
@@ -320,7 +320,7 @@ def test_fedbabu_is_measured_without_its_head() -> None:
     moved = largest("fedbabu", model=federation.net(4), rounds=1)
     bound = float(np.median([*moved.values()])) * 1.0001
     _, (end,) = federation.train("fedbabu", model=federation.net(4), rounds=1, gate={"max_norm": bound})
-    assert [row["client"] for row in end.refused] == [c for c in sorted(moved) if moved[c] > bound]
+    assert [row.client for row in end.refused] == [c for c in sorted(moved) if moved[c] > bound]
     assert len(end.refused) == 1
 
 

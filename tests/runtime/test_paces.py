@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedkeel import Arrival, Experiment, RoundEnd, run, streams
 from fedkeel.cli import app
 from fedkeel.errors import InputError
+from fedkeel.record.rows import Unfinished
 from tests.helpers import federation
 from tests.helpers.clock import Watched, experiment, watch
 from tests.helpers.federation import EXECUTORS, LR, SEED, SIZES, N
@@ -289,7 +290,7 @@ def test_the_records_say_what_the_rounds_said(name: str, tmp_path: Path) -> None
     }
     assert all(row.keys() >= optional for row in rows("clients.jsonl"))
     unfinished, jobs = rows("unfinished.jsonl"), [row for end in ends for row in end.unfinished]
-    assert unfinished[: len(jobs)] == jobs
+    assert [Unfinished(**row) for row in unfinished[: len(jobs)]] == jobs
     assert {row["why"] for row in unfinished[len(jobs) :]} <= {"in flight", "dropped out", "went offline"}
     counts = [
         sum(row["why"] == "in flight" for row in unfinished),

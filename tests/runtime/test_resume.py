@@ -27,7 +27,8 @@ from fedkeel.params import FlatModel
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder
-from fedkeel.runner.simulation import CLASSES, Simulation
+from fedkeel.record.subject import Subject
+from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.stopping import Stop
 from fedkeel.server.stateful import Stateful
 from tests.helpers import federation
@@ -273,7 +274,7 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 def test_a_run_in_use(tmp_path: Path) -> None:
     stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
     stored = Experiment.load(tmp_path / "a" / "experiment.yaml")
-    folder, _ = RunFolder.reopen(tmp_path / "a", stored, _identity(tmp_path / "a"))
+    folder, _ = RunFolder.reopen(tmp_path / "a", Subject(stored, _identity(tmp_path / "a"), Simulation.classes))
     before = left(tmp_path / "a")
     with folder, pytest.raises(InputError, match="is in use"):
         resume(tmp_path / "a", **given())
@@ -586,9 +587,9 @@ def test_everything_that_changes_is_saved(name: str, tmp_path: Path) -> None:
         forgotten = {f"{kind}.{n}" for kind, n in changed if n not in told[kind] | FOLLOWS.get(kind, set())}
         assert forgotten == set()
     assert running.core._arrived == []
-    assert running.core.log.told == {}
+    assert len(running.core.log.told) == 0
 
-    store = Checkpoints(tmp_path, "", CLASSES)
+    store = Checkpoints(tmp_path, "", Simulation.classes)
     store.save(3, running.snapshot())
     found = store.load()
     assert found is not None

@@ -87,7 +87,7 @@ def test_too_many_are_chosen_and_the_last_are_not_needed() -> None:
     assert kinds(said) == ["Cancel", "Collect", "WakeMe", "RoundOver"]
     over = said[-1]
     assert isinstance(over, ev.RoundOver)
-    assert [(row["client"], row["why"]) for row in over.unfinished] == [(0, "not needed"), (2, "not needed")]
+    assert [(row.client, row.why) for row in over.unfinished] == [(0, "not needed"), (2, "not needed")]
     assert moved(world, w) == pytest.approx(np.average([2, 4], weights=[4, 8]))
     assert world.core.ledger.lost == 2
 
@@ -220,7 +220,7 @@ def test_duplicates_old_jobs_and_the_future_are_refused() -> None:
         said = world.upload(client)
     over = [each for each in world.said if isinstance(each, ev.RoundOver)]
     assert said[-1] is over[-1]
-    reasons = [[row["reason"] for row in each.refused] for each in over]
+    reasons = [[row.reason for row in each.refused] for each in over]
     assert reasons == [["duplicate"], ["duplicate", "from the future"]]
     assert world.core.ledger.turned_away == {"duplicate": 2, "from the future": 1}
     assert [len(each.arrivals) for each in over] == [CLIENTS, CLIENTS]
@@ -238,7 +238,7 @@ def test_what_is_not_finite_is_refused_and_the_others_are_taken_in(collects: boo
         said = world.upload(client)
     over = said[-1]
     assert isinstance(over, ev.RoundOver)
-    assert [(row["client"], row["reason"]) for row in over.refused] == [(3, "not finite")]
+    assert [(row.client, row.reason) for row in over.refused] == [(3, "not finite")]
     assert moved(world, w) == pytest.approx(np.average([1, 2, 3], weights=SIZES[:3]))
 
 
@@ -248,7 +248,7 @@ def test_time_that_is_up_in_mid_round() -> None:
     world.upload(1)
     (over,) = world.tell(ev.TimeUp(9.0))
     assert isinstance(over, ev.RoundOver)
-    assert [(row["client"], row["why"]) for row in over.unfinished] == [(1, "in flight")]
+    assert [(row.client, row.why) for row in over.unfinished] == [(1, "in flight")]
     assert world.core.over
     assert world.core.model.version == 0
 

@@ -102,7 +102,7 @@ def test_what_overflows_is_refused_by_the_gate(executor: str) -> None:
         gate={"max_loss": 1e30},
     )
     run(asked, data=federation.data(), model=federation.net(), progress=ends.append)
-    assert {row["reason"] for row in ends[0].refused} == {"not finite"}
+    assert {row.reason for row in ends[0].refused} == {"not finite"}
     assert len(ends[0].refused) + len(ends[0].arrivals) == 3
 
 

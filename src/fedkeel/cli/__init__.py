@@ -99,7 +99,7 @@ def run(
             else:
                 assert experiment is not None
                 with display.progress(experiment) as progress:
-                    result = api.run(experiment, resume or out, below="runs", progress=progress, stop=stop)
+                    result = api.run(experiment, resume or out, below="runs", sinks=[progress], stop=stop)
                 assert result.out is not None
                 folder = result.out
             figures = [folder / "learning_curve.png", folder / "learning_curve.svg"]
@@ -116,14 +116,16 @@ def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
     from fedkeel import api
     from fedkeel.cli import display
     from fedkeel.config.experiment import Experiment, contradiction
-    from fedkeel.record.folder import EXPERIMENT, begun, complete
+    from fedkeel.record import schema
+    from fedkeel.record.folder import begun, complete
 
     if not begun(folder):
         raise InputError(
             f"--resume: {folder} holds no run that was begun; accepted: a folder made by fedkeel run, or an experiment "
             "to begin there"
         )
-    stored = Experiment.load(folder / EXPERIMENT)
+    schema.check(folder)
+    stored = Experiment.load(folder / schema.EXPERIMENT)
     reason = contradiction(stored.model_dump(), given.model_dump(exclude_unset=True)) if given is not None else None
     if reason:
         raise InputError(
@@ -133,7 +135,7 @@ def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
         display.tell(f"the run in {folder} is complete: nothing is left to do")
     else:
         with display.progress(stored) as progress:
-            api.resume(folder, progress=progress, stop=stop, tell=display.tell)
+            api.resume(folder, sinks=[progress], stop=stop, tell=display.tell)
     return folder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,9 @@ from rich.table import Table
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.statistics import mean_wasserstein
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.record.folder import SUMMARY
-from fedkeel.server.progress import RoundEnd
+from fedkeel.record.rows import Evaluation, RoundEnd
+from fedkeel.record.schema import SUMMARY
+from fedkeel.runner.sinks import Sink, Start
 from fedkeel.world.fleet.profile import Fleet
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ console = _Console(highlight=False)
 
 
 @contextmanager
-def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
+def progress(experiment: Experiment) -> Iterator[Sink]:
     """A live bar on a terminal, about ten lines elsewhere."""
     console.print(
         f"{experiment.algorithm.label} on {experiment.dataset.name} with {experiment.model.name}, "
@@ -55,7 +56,7 @@ def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
         markup=False,
     )
     if not console.is_terminal:
-        yield _lines(experiment.rounds)
+        yield Lines(experiment.rounds)
         return
     bar = Progress(
         TextColumn("round"),
@@ -67,36 +68,49 @@ def progress(experiment: Experiment) -> Iterator[Callable[[RoundEnd], None]]:
         console=console,
     )
     with bar:
-        task = bar.add_task("", total=experiment.rounds, score="")
-
-        def advance(end: RoundEnd) -> None:
-            bar.update(task, completed=end.round)
-            if end.evaluation is not None:
-                bar.update(task, score=_score(end))
-
-        yield advance
+        yield Bar(bar, experiment.rounds)
 
 
-def _train_loss(end: RoundEnd) -> str:
-    return "" if end.train_loss is None else f"  train loss {end.train_loss:.3f}"
+class Bar(Sink):
+    """Moves a bar, and shows the last evaluation beside it."""
+
+    def __init__(self, bar: Progress, rounds: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=rounds, score="")
+
+    def begin(self, start: Start) -> None:
+        """Where a resumed run goes on."""
+        self._show(start.round, start.history[-1] if start.history else None)
+
+    def round(self, end: RoundEnd) -> None:
+        """One step."""
+        self._show(end.round, end.evaluation)
+
+    def _show(self, round: int, evaluation: Evaluation | None) -> None:
+        self._bar.update(self._task, completed=round)
+        if evaluation is not None:
+            self._bar.update(self._task, score=_score(evaluation))
 
 
-def _score(end: RoundEnd) -> str:
-    assert end.evaluation is not None
-    return f"accuracy {end.evaluation.accuracy:.2%}  loss {end.evaluation.loss:.3f}"
+class Lines(Sink):
+    """Prints about ten lines in the whole run."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds, self._stride = rounds, max(1, rounds // 10)
+
+    def round(self, end: RoundEnd) -> None:
+        """Print it, if it is one of these."""
+        if end.evaluation is None or (end.round % self._stride and end.round != self._rounds):
+            return
+        train_loss = "" if end.train_loss is None else f"  train loss {end.train_loss:.3f}"
+        try:
+            console.print(f"round {end.round}/{self._rounds}  {_score(end.evaluation)}{train_loss}")
+        except OSError:  # the log cannot be written: the training goes on
+            console.quiet = True
 
 
-def _lines(rounds: int) -> Callable[[RoundEnd], None]:
-    stride = max(1, rounds // 10)
-
-    def write(end: RoundEnd) -> None:
-        if end.evaluation is not None and (end.round % stride == 0 or end.round == rounds):
-            try:
-                console.print(f"round {end.round}/{rounds}  {_score(end)}{_train_loss(end)}")
-            except OSError:  # the log cannot be written: the training goes on
-                console.quiet = True
-
-    return write
+def _score(evaluation: Evaluation) -> str:
+    return f"accuracy {evaluation.accuracy:.2%}  loss {evaluation.loss:.3f}"
 
 
 def tell(sentence: str) -> None:

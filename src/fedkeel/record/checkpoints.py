@@ -21,7 +21,8 @@ from fedkeel.errors import FedkeelError
 from fedkeel.record.codec import DecodeError, Tensors, decode, encode
 from fedkeel.record.durable import sync_folder, synced, write_tensors
 
-FORMAT = 1
+FORMAT = 2
+"""The version of what a checkpoint holds; others cannot be resumed."""
 STATE, TENSORS = "state.json", "tensors.safetensors"
 
 _NEW, _OLD, _GONE = "new", "old", "gone"
@@ -45,8 +46,25 @@ class Loaded:
     """What a user should know of it besides."""
 
 
+class VersionError(FedkeelError):
+    """All checkpoints are from other versions of fedkeel."""
+
+    def __init__(self, message: str, earlier: bool) -> None:
+        super().__init__(message)
+        self.earlier = earlier
+
+
 class _UnusableError(Exception):
     """Why a checkpoint cannot be used."""
+
+
+class _FormatError(_UnusableError):
+    """It is from another version."""
+
+    def __init__(self, found: object) -> None:
+        self.later = type(found) is int and found > FORMAT
+        which = "a later" if self.later else "an earlier"
+        super().__init__(f"it was written by {which} version of fedkeel (its format is {found!r}, not {FORMAT})")
 
 
 class Checkpoints:
@@ -113,6 +131,7 @@ class Checkpoints:
         `objection` says why a state cannot be used, if there is a reason.
         """
         passed_over: list[str] = []
+        formats: list[_FormatError] = []
         self._unusable = set()
         for path, number in self._candidates():
             try:
@@ -122,8 +141,11 @@ class Checkpoints:
             except _UnusableError as error:
                 passed_over.append(f"checkpoint {path} cannot be used: {error}")
                 self._unusable.add(path)
+                formats += [error] if isinstance(error, _FormatError) else []
             else:
                 return Loaded(number, state, path, tuple(passed_over), notes)
+        if formats and len(formats) == len(passed_over):
+            raise VersionError(passed_over[0], earlier=not any(error.later for error in formats))
         if passed_over:
             raise FedkeelError(f"there is no usable checkpoint: {'; '.join(passed_over)}")
         return None
@@ -239,7 +261,7 @@ class Checkpoints:
 
     def _check(self, body: dict[str, Any], number: int) -> None:
         if body.get("format") != FORMAT:
-            raise _UnusableError(f"its format is {body.get('format')!r}; this version reads {FORMAT}")
+            raise _FormatError(body.get("format"))
         if body.get("identity") != self.identity:
             raise _UnusableError("it belongs to another model, other data or other devices")
         if body.get("number") != number:

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from fedkeel.record.codec import Tensors
 
+PARTIAL = ".partial"
+"""How the name of a file ends that is being written."""
 _FILE_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -51,6 +53,22 @@ def sync_folder(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary name for a file, which gets its own when it is complete and on the disk."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        yield partial
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def write_tensors(path: Path, tensors: Tensors) -> tuple[int, str]:

@@ -1,10 +1,9 @@
-"""The folder of one run: experiment.yaml, files of rows, checkpoints, summary.json, model.safetensors."""
+"""The folder of one run: experiment.yaml, run.json, files of rows, checkpoints, summary.json, model.safetensors."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -17,19 +16,19 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedkeel.config.experiment import Experiment, contradiction
-from fedkeel.config.usercode import GIVEN
+from fedkeel.config.experiment import contradiction
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.record.checkpoints import Checkpoints, Loaded
-from fedkeel.record.durable import sync_folder
+from fedkeel.record import schema
+from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
+from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.lock import BusyError, lock
-from fedkeel.record.rows import START, Rows, line, lines
-from fedkeel.runner.simulation import CLASSES
-from fedkeel.server.progress import Evaluation, RoundEnd
+from fedkeel.record.rowfile import START, RowFile, line, lines
+from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
+from fedkeel.record.schema import ACCURACIES, EXPERIMENT, RUN, SUMMARY
+from fedkeel.record.standing import Rest
+from fedkeel.record.subject import Subject
 
-EXPERIMENT, SUMMARY, ACCURACIES = "experiment.yaml", "summary.json", "client_accuracy.jsonl"
-ROWS = ("history", "clients", "rounds", "unfinished", "refused")
-_PARTIAL = ".partial"
+ROWS = tuple(KINDS)
 
 
 class TakenError(InputError):
@@ -42,29 +41,30 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     Whoever has it open has it alone.
     """
 
-    def __init__(self, path: Path, experiment: Experiment, identity: str, wait: bool) -> None:
-        """Open what is there; `identity` says what the run works on."""
+    def __init__(self, path: Path, subject: Subject, wait: bool) -> None:
+        """Open what is there."""
         self.path = path
-        self._experiment = experiment
-        self.checkpoints = Checkpoints(path / "checkpoint", identity, CLASSES)
-        self._rows = {name: Rows(path / f"{name}.jsonl") for name in ROWS[:1]}
+        self._subject = subject
+        self.checkpoints = Checkpoints(path / "checkpoint", subject.identity, subject.classes)
+        self._rows = {name: RowFile(path / f"{name}.jsonl") for name in ROWS[:1]}
         lock(self._rows["history"].fileno(), wait)
-        self._rows |= {name: Rows(path / f"{name}.jsonl") for name in ROWS[1:]}
+        self._rows |= {name: RowFile(path / f"{name}.jsonl") for name in ROWS[1:]}
 
     @classmethod
-    def create(cls, path: str | Path, experiment: Experiment, identity: str = "") -> RunFolder:
+    def create(cls, path: str | Path, subject: Subject) -> RunFolder:
         """A new one."""
         path = Path(path)
         check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder = cls(path, experiment, identity, wait=False)
+            folder = cls(path, subject, wait=False)
             try:
                 if begun(path):
                     raise _taken(path)
                 folder._rewind(None)
-                with folder._whole(EXPERIMENT) as partial:
-                    partial.write_text(experiment.to_yaml(), encoding="utf-8")
+                with whole(path / EXPERIMENT) as partial:
+                    partial.write_text(subject.experiment.to_yaml(), encoding="utf-8")
+                folder._mark()
             except BaseException:
                 folder.close()
                 raise
@@ -75,24 +75,27 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return folder
 
     @classmethod
-    def below(cls, parent: Path, name: str, experiment: Experiment, identity: str = "") -> RunFolder:
-        """A new folder `parent/name`, with a number behind it where that is taken, even a moment ago."""
-        path, number = parent / name, 1
+    def below(cls, parent: Path, subject: Subject) -> RunFolder:
+        """A new folder inside `parent`, named after the experiment, with a number behind it where that is taken."""
+        name, number = subject.folder_name, 1
+        path = parent / name
         while True:
             with suppress(TakenError):
                 if not path.exists():
-                    return cls.create(path, experiment, identity)
+                    return cls.create(path, subject)
             number += 1
             path = parent / f"{name}-{number}"
 
     @classmethod
-    def reopen(cls, path: Path, experiment: Experiment, identity: str) -> tuple[RunFolder, Loaded | None]:
+    def reopen(cls, path: Path, subject: Subject) -> tuple[RunFolder, Loaded | None]:
         """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one)."""
+        schema.check(path)
         try:
-            folder = cls(path, experiment, identity, wait=True)
+            folder = cls(path, subject, wait=True)
             try:
                 found = folder.checkpoints.load(folder._objection)
                 folder._rewind(found)
+                folder._mark()
                 folder.checkpoints.clean()
                 for left in filter(_is_partial, path.iterdir()):
                     left.unlink()
@@ -101,13 +104,15 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 raise
         except BusyError:
             raise InputError(f"resume: {path} is in use; accepted: a run that no other process works on") from None
+        except VersionError as error:
+            raise InputError(f"resume: {error}; {subject.other_way(path / EXPERIMENT, error.earlier)}") from None
         except OSError as error:
             raise FedkeelError(f"resume: {path} cannot be written ({error.strerror})") from None
         return folder, found
 
     def _objection(self, state: Mapping[str, Any]) -> str | None:
         """Why a checkpoint does not fit the description, or the rows that go with it are not there, if so."""
-        other = contradiction(state["experiment"], self._experiment.model_dump(), aside=("name", "checkpoint"))
+        other = contradiction(state["experiment"], self._subject.experiment.model_dump(), aside=("name", "checkpoint"))
         if other:
             return f"it was written with {other}"
         return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
@@ -116,30 +121,34 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         for name, rows in self._rows.items():
             rows.rewind(found.state["rows"][name] if found else START)
 
+    def _mark(self) -> None:
+        """Write down the folder's schema, where that has not happened yet."""
+        if not (self.path / RUN).exists():
+            with whole(self.path / RUN) as partial:
+                partial.write_text(schema.text(), encoding="utf-8")
+
     def history(self) -> list[Evaluation]:
         """What has been written of it."""
         text = (self.path / "history.jsonl").read_text(encoding="utf-8")
-        return [Evaluation(**{"train_loss": None, **json.loads(row)}) for row in text.splitlines()]
+        return [Evaluation.read(json.loads(row)) for row in text.splitlines()]
 
     def add(self, end: RoundEnd) -> None:
-        """Write down one round."""
-        counts = {"arrived": len(end.arrivals), "lost": len(end.unfinished), "refused": len(end.refused)}
+        """Write down one round; `follow` relies on this order of the files."""
         with self._explained():
-            self._rows["clients"].add(lines(end.arrivals.columns))
-            self._rows["unfinished"].add(map(line, end.unfinished))
-            self._rows["refused"].add(line({"round": end.round, **row}) for row in end.refused)
-            self._rows["rounds"].add([line({"round": end.round, "train_loss": end.train_loss, **counts, **end.report})])
+            self._rows["clients"].add(lines(end.arrivals.plain))
+            self._add_rows(end.unfinished, end.refused)
+            self._rows["rounds"].add([line(end.row.plain())])
             if end.evaluation is not None:
-                told = {name: value for name, value in vars(end.evaluation).items() if value is not None}
-                self._rows["history"].add([line(told)])
+                self._rows["history"].add([line(end.evaluation.plain())])
 
-    def add_rest(
-        self, round: int, unfinished: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Write down what came after the last round: jobs that did not arrive, uploads that were not let in."""
+    def add_rest(self, rest: Rest) -> None:
+        """Write down what came after the last round."""
         with self._explained():
-            self._rows["unfinished"].add(map(line, unfinished))
-            self._rows["refused"].add(line({"round": round, **row}) for row in refused)
+            self._add_rows(rest.unfinished, rest.refused)
+
+    def _add_rows(self, unfinished: Sequence[Unfinished], refused: Sequence[Refused]) -> None:
+        self._rows["unfinished"].add(line(row.plain()) for row in unfinished)
+        self._rows["refused"].add(line(row.plain()) for row in refused)
 
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> Path:
         """Write down the state after a round; the rows up to then are safe first."""
@@ -159,7 +168,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""
         owned = {key: tensor.clone().contiguous() for key, tensor in tensors.items()}  # tied weights too
-        with self._explained(), self._whole(f"{name}.safetensors") as partial:
+        with self._explained(), whole(self.path / f"{name}.safetensors") as partial:
             save_file(owned, partial)
 
     def add_client_accuracies(self, columns: Mapping[str, NDArray[np.float64]]) -> None:
@@ -184,23 +193,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self.close()
 
     def _write(self, name: str, text: str) -> None:
-        with self._explained(), self._whole(name) as partial:
+        with self._explained(), whole(self.path / name) as partial:
             partial.write_text(text, encoding="utf-8")
-
-    @contextmanager
-    def _whole(self, name: str) -> Iterator[Path]:
-        """A temporary name for a file, which gets its own when it is complete and on the disk."""
-        partial = self.path / f"{name}{_PARTIAL}"
-        try:
-            yield partial
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(partial, self.path / name)
-            sync_folder(self.path)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -226,9 +220,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def way_on(self) -> str:
         """How to go on."""
         how = "goes on from there" if self.checkpoints.newest else "starts it anew"
-        if any(name.startswith(GIVEN) for name in (self._experiment.dataset.name, self._experiment.model.name)):
-            return f"fedkeel.resume({str(self.path)!r}, data=..., model=...), with what was given before, {how}"
-        return f"fedkeel run --resume {shlex.quote(str(self.path))} {how}"
+        return f"{self._subject.resumption(self.path)} {how}"
 
 
 def begun(path: Path) -> bool:
@@ -239,6 +231,15 @@ def begun(path: Path) -> bool:
 def complete(path: Path) -> bool:
     """Whether a run was finished there."""
     return (path / SUMMARY).is_file()
+
+
+def check_resumable(path: Path) -> None:
+    """Refuse a folder without a run that can go on."""
+    if not begun(path):
+        raise InputError(f"resume: {path} holds no run that was begun; accepted: a folder made by fedkeel run")
+    schema.check(path)
+    if complete(path):
+        raise InputError(f"resume: the run in {path} is complete; accepted: one that was stopped or killed")
 
 
 def check_free(path: Path) -> None:
@@ -269,15 +270,15 @@ def check_room(path: Path, room: int) -> None:
 def _is_left_over(path: Path) -> bool:
     """Whether this is of a run that was killed before it began."""
     name, kind = path.name, path.suffix
-    return name == EXPERIMENT + _PARTIAL or (
+    return name == EXPERIMENT + PARTIAL or (
         name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size
     )
 
 
 def _is_partial(path: Path) -> bool:
     """Whether this was being written when a run was killed."""
-    name = path.name.removesuffix(_PARTIAL)
-    return name != path.name and (name in (EXPERIMENT, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
+    name = path.name.removesuffix(PARTIAL)
+    return name != path.name and (name in (EXPERIMENT, RUN, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
 
 
 def _taken(path: Path) -> TakenError:

@@ -1,91 +1,292 @@
-"""Files of rows that grow with a run."""
+"""What is recorded of a run: one class per kind of row, and what a round comes to.
+
+A row is one line of JSON in a file of the run folder; its keys are the names of the fields here.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
-from zlib import crc32
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints, overload
 
-_encode = json.JSONEncoder(allow_nan=False).encode
-_CHUNK = 1 << 20
-
-Position = dict[str, int]
-"""How far a file has been written: its length in bytes and their checksum."""
-START: Position = {"bytes": 0, "crc32": 0}
+from fedkeel.errors import InputError
 
 
-class Rows:
-    """One JSON object a line; what stands behind the last position that a checkpoint knows may be cut off again."""
-
-    def __init__(self, path: Path) -> None:
-        """Open or make it; nothing is changed before `rewind` says where to go on."""
-        self.path = path
-        self._file = path.open("ab")
-        self.position = START
-        """How far it has been written."""
-
-    def rewind(self, position: Position) -> None:
-        """Go on behind that position."""
-        self._file.truncate(position["bytes"])
-        self.position = position
-
-    def add(self, lines: Iterable[str]) -> None:
-        """Write lines, each with its end."""
-        text = "".join(lines).encode()
-        self._file.write(text)
-        self._file.flush()
-        before = self.position
-        self.position = {"bytes": before["bytes"] + len(text), "crc32": crc32(text, before["crc32"])}
-
-    def sync(self) -> None:
-        """Wait until everything is on the disk."""
-        os.fsync(self._file.fileno())
-
-    def objection(self, position: Position) -> str | None:
-        """Why the file cannot be continued from that position, if there is a reason."""
-        left, checksum = position["bytes"], 0
-        with self.path.open("rb") as file:
-            while left and (chunk := file.read(min(left, _CHUNK))):
-                checksum, left = crc32(chunk, checksum), left - len(chunk)
-        if left:
-            return f"{self.path.name} is {left} bytes shorter than it was"
-        return None if checksum == position["crc32"] else f"{self.path.name} is not as it was"
-
-    def fileno(self) -> int:
-        """Of the open file."""
-        return self._file.fileno()
-
-    def close(self) -> None:
-        """Let go of the file; what could not be written before, and was told, is given up."""
-        with suppress(OSError):
-            self._file.close()
+class RowError(ValueError):
+    """What is wrong with a row that was read."""
 
 
-def line(row: Mapping[str, Any]) -> str:
-    """One row."""
-    return _encode(row) + "\n"
+class Recorded:
+    """A row of a file."""
+
+    rest: ClassVar[str | None] = None
+    """The field whose items are keys of the row, beside the other fields."""
+
+    def plain(self) -> dict[str, Any]:
+        """As it is written."""
+        told = dict(vars(self))
+        if self.rest is not None:
+            told |= told.pop(self.rest)
+        return told
+
+    @classmethod
+    def read(cls, told: object) -> Self:
+        """From what was written; keys that this version does not know are left out."""
+        if not isinstance(told, dict):
+            raise RowError("it is no row")
+        kind: Any = cls
+        known = _accepted(kind)
+        given = {name: told[name] for name in known if name in told and name != cls.rest}
+        for name, value in given.items():
+            if type(value) not in known[name]:
+                raise RowError(f"{name} is a {type(value).__name__}")
+        if cls.rest is not None:
+            given[cls.rest] = {name: value for name, value in told.items() if name not in given}
+        try:
+            return cls(**given)
+        except TypeError:
+            missing = next(name for name in known if name in _required(kind) and name not in given)
+            raise RowError(f"{missing} is missing") from None
 
 
-def lines(columns: Mapping[str, Sequence[Any]]) -> Iterable[str]:
-    """The same for many rows, column by column, and what is the same in all of them once: ten times as fast."""
-    count = len(columns["client"])
-    if not count:
-        return []
-    fields, different = [], []
-    for name, column in columns.items():
-        same = column.count(column[0]) == count
-        fields.append(f"{_encode(name)}: {_encode(column[0]).replace('%', '%%') if same else '%s'}")
-        if not same:
-            different.append(_texts(column))
-    template = "{" + ", ".join(fields) + "}\n"
-    return map(template.__mod__, zip(*different, strict=True)) if different else [template % ()] * count
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Recorded):
+    """One row of `history.jsonl`, a test of the model; counts and times run from the start of the run."""
+
+    round: int
+    version: int
+    """How often the global model has been replaced."""
+    virtual_seconds: float
+    wall_seconds: float
+    """Real seconds, without those between a stop and the resumption."""
+    accuracy: float
+    """Of the tested model on the test set; without a global model, the mean of the clients' own on their shares."""
+    loss: float
+    train_loss: float | None = None
+    """Mean over the samples that this round's participants saw in training, at the time they saw them."""
+    bytes_up: int
+    """What devices sent, also in vain."""
+    bytes_down: int
+    updates: int
+    """Uploads that the gate let in, those that the server rule refused or still has in a buffer included."""
+    local_accuracy: dict[str, float] | None = None
+    """Of the participants' models as they came back, on the whole test set (`evaluate_local`)."""
+
+    def plain(self) -> dict[str, Any]:
+        """Without what there is not."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def _texts(column: Sequence[Any]) -> list[str]:
-    if any(isinstance(value, list | dict) for value in column):
-        return [_encode(value) for value in column]
-    return _encode(column)[1:-1].split(", ")
+@dataclass(frozen=True)
+class Round(Recorded):
+    """One row of `rounds.jsonl`."""
+
+    rest = "report"
+
+    round: int
+    train_loss: float | None
+    """As in `Evaluation`; none if nobody arrived."""
+    arrived: int
+    """How many rows of `clients.jsonl` belong to this round."""
+    lost: int
+    """How many rows of `unfinished.jsonl`."""
+    refused: int
+    """How many rows of `refused.jsonl`."""
+    report: dict[str, Any]
+    """What the server rule says of the round (`ServerRule.report`): these are keys of the row itself."""
+
+    def __post_init__(self) -> None:
+        taken = sorted(self.report.keys() & vars(self).keys())
+        if taken:
+            raise InputError(f"report: {taken[0]} is not accepted, a round's row has that key; accepted: another name")
+
+
+@dataclass(frozen=True)
+class Arrival(Recorded):
+    """One row of `clients.jsonl`, an upload that was taken in."""
+
+    client: int
+    round: int
+    """In which the job was dispatched."""
+    start_version: int
+    """The version of the global model that the job started from."""
+    staleness: int
+    """Versions published between this job's start and its arrival."""
+    epochs: int
+    steps: int
+    samples: int
+    """How many the client has."""
+    learning_rates: list[float]
+    """One per epoch."""
+    weight: float | None
+    """What the server rule gave this update; nothing if that showed only after the round."""
+    train_loss: float
+    bytes_up: int
+    bytes_down: int
+    dispatched: float
+    """Virtual seconds."""
+    began: float
+    """Training, when the model was there."""
+    finished: float
+    """Training, when the upload began."""
+    arrived: float
+    slot: int | None = None
+    """After how many epochs it got a fresh model, if it did."""
+    fresh_version: int | None = None
+    """The version of that."""
+    asked: float | None = None
+    """When it asked for that."""
+    merged: float | None = None
+    """When training went on with it."""
+    accepted: bool = True
+    """Whether the server rule took it."""
+    notes: dict[str, float] | None = None
+    """What the rules say of this arrival: FedASMU's control parameters, the weight of the merge, ..."""
+
+
+@dataclass(frozen=True)
+class Unfinished(Recorded):
+    """One row of `unfinished.jsonl`, a job that did not arrive."""
+
+    client: int
+    round: int
+    """In which the job was dispatched."""
+    start_version: int
+    """The version of the global model that the job started from."""
+    dispatched: float
+    """Virtual seconds."""
+    began: float
+    """Training, when the model was there, or would have been."""
+    ended: float
+    """When the server gave the job up."""
+    why: str
+    """`dropped out`, `went offline`, `left for good`, `too late`, `not needed`, `upload lost`; or, where the run ended
+    first, `in flight`."""
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class Refused(Recorded):
+    """One row of `refused.jsonl`, an upload that the gate did not let in."""
+
+    round: int
+    """In which it came."""
+    client: int
+    job: int
+    """The job that the upload says it is of."""
+    start_version: int
+    """The version that the upload says it started from."""
+    dispatched: float | None
+    """Virtual seconds; nothing where the upload was a second or a late one."""
+    arrived: float
+    reason: str
+    detail: str
+    bytes_up: int
+    bytes_down: int
+
+
+Row = Evaluation | Round | Arrival | Unfinished | Refused
+
+KINDS: dict[str, type[Row]] = {
+    "history": Evaluation,
+    "clients": Arrival,
+    "rounds": Round,
+    "unfinished": Unfinished,
+    "refused": Refused,
+}
+"""What is in `<name>.jsonl`."""
+
+
+class Arrivals(Sequence[Arrival]):
+    """A round's arrivals, kept in columns: a thousand rows cost a few lists until somebody looks at one."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        """Columns by the names of `Arrival`'s fields, all of them that have no default, or none at all."""
+        columns = columns or {name: [] for name in _required(Arrival)}
+        if (
+            not _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
+            or len({*map(len, columns.values())}) > 1
+        ):
+            wrong = _required(Arrival) - columns.keys() | columns.keys() - _accepted(Arrival).keys()
+            raise TypeError(f"arrivals with columns of unequal lengths, or unknown or missing ones: {sorted(wrong)}")
+        self.columns = columns
+
+    def extend(self, others: Arrivals) -> None:
+        """Add rows that have the same columns."""
+        if not self:
+            self.columns = {name: [] for name in others.columns}
+        for name, column in self.columns.items():
+            column.extend(others.columns[name])
+
+    @property
+    def plain(self) -> dict[str, list[Any]]:
+        """The columns as they are written, in order: without those that say the same as their default."""
+        ordered = ((field, self.columns.get(field.name)) for field in fields(Arrival))
+        return {
+            field.name: column
+            for field, column in ordered
+            if column is not None and (field.default is MISSING or any(value != field.default for value in column))
+        }
+
+    def __len__(self) -> int:
+        return len(self.columns["client"])
+
+    @overload
+    def __getitem__(self, place: int) -> Arrival: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Arrival]: ...
+    def __getitem__(self, place: int | slice) -> Arrival | list[Arrival]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        return Arrival(**{name: column[place] for name, column in self.columns.items()})
+
+
+@dataclass(frozen=True)
+class RoundEnd:
+    """A finished round; `evaluation` only where the model was tested."""
+
+    round: int
+    virtual_seconds: float
+    seconds: float
+    """Real ones: dispatch, local training and aggregation, without evaluation."""
+    train_loss: float | None
+    arrivals: Arrivals
+    unfinished: list[Unfinished]
+    """Jobs that will not arrive."""
+    refused: list[Refused]
+    """Uploads that the gate did not let in."""
+    report: dict[str, Any]
+    """What the server rule says of the round (`ServerRule.report`)."""
+    evaluation: Evaluation | None
+
+    @property
+    def row(self) -> Round:
+        """Of `rounds.jsonl`."""
+        counts = len(self.arrivals), len(self.unfinished), len(self.refused)
+        return Round(self.round, self.train_loss, *counts, self.report)
+
+
+@cache
+def _required(kind: Any) -> frozenset[str]:
+    """The fields without a default."""
+    return frozenset(field.name for field in fields(kind) if field.default is MISSING)
+
+
+@cache
+def _accepted(kind: Any) -> Mapping[str, frozenset[type]]:
+    """The types of JSON that each field may have."""
+    hints = get_type_hints(kind)
+    return {field.name: frozenset(_types(hints[field.name])) for field in fields(kind)}
+
+
+def _types(hint: Any) -> Iterator[type]:
+    if get_origin(hint) is UnionType:
+        for each in get_args(hint):
+            yield from _types(each)
+    else:
+        yield get_origin(hint) or hint
+        if hint is float:
+            yield int

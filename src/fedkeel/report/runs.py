@@ -13,6 +13,7 @@ from typing import Any
 from fedkeel.config import yamltext
 from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError, label, shown
+from fedkeel.record import schema
 
 COUNTS = ("client", "round", "staleness", "version")
 SECONDS = ("dispatched", "began", "asked", "merged", "finished", "arrived", "ended")
@@ -32,8 +33,9 @@ class RunRecord:
     def read(cls, path: str | Path) -> RunRecord:
         """Read `experiment.yaml` and `history.jsonl`; a run that is still going on, or was killed, is fine."""
         folder = Path(path)
+        schema.check(folder)
         try:
-            experiment = yamltext.read(folder / "experiment.yaml")
+            experiment = yamltext.read(folder / schema.EXPERIMENT)
         except InputError as error:
             raise InputError(
                 f"run folder {label(str(folder))}: {error}; accepted: a folder made by fedkeel run"

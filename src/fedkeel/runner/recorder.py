@@ -1,29 +1,37 @@
-"""What is kept of a run while it goes on, and what a user is told when it ends before time."""
+"""The sink that leaves a run folder: rows, checkpoints, the summary."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from time import perf_counter
+from typing import Any
 
 from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.record.folder import RunFolder
+from fedkeel.record.rows import RoundEnd
 from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.sinks import Sink, SinkError
 from fedkeel.runner.stopping import Stop
-from fedkeel.server.progress import RoundEnd
 
 
-class Keeper(AbstractContextManager["Keeper"]):
-    """Writes rounds and checkpoints into a folder, and hears the wish to stop while it is entered."""
+class Recorder(Sink):
+    """Writes rounds and checkpoints into a folder."""
 
     def __init__(self, simulation: Simulation, folder: RunFolder, stop: Stop) -> None:
         self._simulation, self._folder, self._stop = simulation, folder, stop
         self._settings = simulation.experiment.checkpoint
         self._saved = perf_counter()
         self._tried = False
+        self._behind = False
+        """Whether rounds have been recorded since the last checkpoint."""
+        self._rested = False
+        """Whether everything is recorded that came after the last round."""
 
-    def add(self, end: RoundEnd) -> None:
+    def round(self, end: RoundEnd) -> None:
         """Write down a round."""
         self._folder.add(end)
+        self._behind = True
 
     def save_if_due(self, round: int) -> None:
         """Write down the state where that is due, or where the run is to stop here."""
@@ -37,25 +45,35 @@ class Keeper(AbstractContextManager["Keeper"]):
                 self._folder.check(self._simulation.snapshot())
                 self._tried = True
             return
-        self.save(round)
+        self.save()
         if self._stop.asked:
             raise StoppedError(f"stopped after round {round}; {self._folder.standing}")
 
-    def save(self, round: int) -> None:
-        """Write down the state."""
-        self._folder.checkpoint(round, self._simulation.snapshot())
+    def save(self) -> None:
+        """Write down the state after the last round."""
+        self._folder.checkpoint(self._simulation.round - 1, self._simulation.snapshot())
         self._saved = perf_counter()
+        self._behind = False
 
-    def __enter__(self) -> Keeper:
-        self._stop.heard = True
-        return self
+    def rest(self) -> None:
+        """Write down what came after the last round."""
+        if not self._rested:
+            self._rested = True
+            self._folder.add_rest(self._simulation.rest())
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._stop.heard = False
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, which makes the folder complete."""
+        self._folder.finish(summary)
+
+    def abort(self, error: BaseException) -> None:
+        """Save what can be saved, and say how to go on."""
         if not isinstance(error, FedkeelError) or isinstance(error, StoppedError):
             return
-        with suppress(FedkeelError):  # what led to it, unless the disk is to blame
-            self._folder.add_rest(self._simulation.round, *self._simulation.rest())
+        with suppress(FedkeelError):  # unless the disk is to blame
+            if not isinstance(error, SinkError):
+                self.rest()  # it shows what led to the error
+            elif self._behind:
+                self.save()  # the rounds themselves are sound
         if self._folder.way_on not in str(error):
             stands = self._folder.last if isinstance(error, DivergenceError) else self._folder.standing
             error.args = (f"{error}; {stands}",)

@@ -18,7 +18,9 @@ from fedkeel.local.executor import Executor, Score
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import ServerState
 from fedkeel.methods.types import Message
-from fedkeel.params import FlatModel
+from fedkeel.params import FlatModel, Layout
+from fedkeel.record.rows import Evaluation, Refused, RoundEnd, Unfinished
+from fedkeel.record.standing import Rest, Standing
 from fedkeel.runner.scores import client_scores, local_accuracy, mean_score
 from fedkeel.server import events as ev
 from fedkeel.server.clients import Sent
@@ -27,7 +29,6 @@ from fedkeel.server.gate import Gate
 from fedkeel.server.log import divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
-from fedkeel.server.progress import Evaluation, RoundEnd
 from fedkeel.server.sampling import draw
 from fedkeel.server.stateful import Stateful
 from fedkeel.server.waves import Plans
@@ -39,8 +40,6 @@ from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.flights import Begin, End, Flight, Request, Stray
 from fedkeel.world.simulated import Simulated
 
-CLASSES = (Begin, End, Flight, Fresh, Order, Request, Sent, ServerState, Stray)
-"""What the state of a simulation is made of, beside plain values and tensors."""
 _ROUNDS = 1000
 
 
@@ -48,6 +47,8 @@ class Simulation(Stateful):
     """One run: a generator of rounds, whose state is plain tensors and numbers."""
 
     saved = ("over", "seconds", "round_seconds")
+    classes = (Begin, End, Flight, Fresh, Order, Refused, Request, Sent, ServerState, Stray, Unfinished)
+    """What a snapshot is made of, beside plain values and tensors."""
 
     def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> None:
         self.experiment = experiment
@@ -149,7 +150,7 @@ class Simulation(Stateful):
             score = mean_score(self.client_scores())
         if not score.loss <= self.experiment.gate.max_loss:
             what, lr = f"the test loss is {score.loss}", self.experiment.local.lr
-            raise divergence(told.round, what, told.arrivals.columns, lr)
+            raise divergence(told.round, what, told.arrivals, lr)
         return Evaluation(
             round=told.round,
             version=core.model.version,
@@ -185,12 +186,48 @@ class Simulation(Stateful):
         """Real ones since the run began, without those between its being stopped and its going on."""
         return perf_counter() - self._started
 
-    def rest(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows since the last round: (jobs that did not arrive or are in flight, uploads that were refused)."""
+    def standing(self) -> Standing:
+        """In numbers."""
+        model, ledger = self.core.model, self.core.ledger
+        tensors = [model.state.w, model.buffers, *model.state.memory.values()]
+        return Standing(
+            virtual_seconds=self.world.now,
+            bytes_up=ledger.bytes_up,
+            bytes_down=ledger.bytes_down,
+            updates=ledger.updates,
+            updates_refused=ledger.refused,
+            uploads_turned_away=ledger.turned_away,
+            jobs_lost=ledger.lost,
+            jobs_in_flight=ledger.left,
+            samples=ledger.samples,
+            seconds=self.seconds,
+            round_seconds=self.round_seconds,
+            parameters=model.layout.size,
+            global_model=model.client_rule.global_model,
+            state_bytes=sum(tensor.nbytes for tensor in tensors),
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """The parts of the model's flat vectors."""
+        return self.core.model.layout
+
+    @property
+    def fleet(self) -> Fleet:
+        """The devices."""
+        return self.world.flights.fleet
+
+    @property
+    def evaluated(self) -> tuple[Tensor, Tensor]:
+        """The model that is tested and handed to the user, (weights, buffers)."""
+        return self.core.model.evaluated, self.core.model.buffers
+
+    def rest(self) -> Rest:
+        """What came after the last round; jobs that are still on their way are given up, so ask once."""
         core, flights = self.core, self.world.flights.by_client
         by_job = sorted(core.at_work.sent.values(), key=lambda sent: sent.order.job)
         core.leave([(sent, flights[sent.order.client]) for sent in by_job])
-        return core.log.unfinished, core.log.refused
+        return Rest(core.log.unfinished, core.log.refused)
 
     def own(self, client: int) -> tuple[Tensor, Tensor]:
         """A client's own model, (weights, buffers): the global one, unless the method has others."""

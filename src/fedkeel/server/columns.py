@@ -9,51 +9,51 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkeel.record.rows import Arrivals
 from fedkeel.server.clients import Landed
 from fedkeel.wire.orders import Trained
 
-Columns = dict[str, list[Any]]
-"""By the names of `Arrival`'s fields."""
 
-
-def columns(
+def arrivals(
     landed: Sequence[Landed],
     samples: NDArray[np.int64],
     upload: Trained,
     weights: Sequence[float | None],
     version: int,
-) -> Columns:
-    """What every arrival has; `version` is that of the model which they meet."""
+    **more: list[Any],
+) -> Arrivals:
+    """Updates that were taken in; `version` is that of the model which they met, `more` are further columns."""
     orders, trips = [each.order for each in landed], [each.trip for each in landed]
     epochs = [order.epochs for order in orders]
-    return {
-        "client": [order.client for order in orders],
-        "round": [order.round for order in orders],
-        "start_version": [order.version for order in orders],
-        "staleness": [version - order.version for order in orders],
-        "epochs": epochs,
-        "steps": upload.steps.tolist(),
-        "samples": samples[[order.client for order in orders]].tolist(),
-        "learning_rates": readable(upload.lr, epochs),
-        "weight": [*weights],
-        "train_loss": upload.loss.tolist(),
-        "bytes_up": [each.sent.upload_bytes + each.sent.bytes_up for each in landed],
-        "bytes_down": [each.sent.bytes_down for each in landed],
-        "dispatched": [trip.dispatched for trip in trips],
-        "began": [trip.began for trip in trips],
-        "finished": [trip.finished for trip in trips],
-        "arrived": [trip.arrives for trip in trips],
-    }
+    return Arrivals(
+        client=[order.client for order in orders],
+        round=[order.round for order in orders],
+        start_version=[order.version for order in orders],
+        staleness=[version - order.version for order in orders],
+        epochs=epochs,
+        steps=upload.steps.tolist(),
+        samples=samples[[order.client for order in orders]].tolist(),
+        learning_rates=readable(upload.lr, epochs),
+        weight=[*weights],
+        train_loss=upload.loss.tolist(),
+        bytes_up=[each.sent.upload_bytes + each.sent.bytes_up for each in landed],
+        bytes_down=[each.sent.bytes_down for each in landed],
+        dispatched=[trip.dispatched for trip in trips],
+        began=[trip.began for trip in trips],
+        finished=[trip.finished for trip in trips],
+        arrived=[trip.arrives for trip in trips],
+        **more,
+    )
 
 
-def merging(landed: Sequence[Landed]) -> Columns:
-    """What those have that got a fresh model."""
-    got = [(each.order, each.trip.merged is not None) for each in landed]
+def merging(landed: Landed) -> dict[str, list[Any]]:
+    """What one has that may have got a fresh model."""
+    order, trip = landed.order, landed.trip
     return {
-        "slot": [order.slot if merged else None for order, merged in got],
-        "fresh_version": [None if order.fresh is None else order.fresh.version for order, _ in got],
-        "asked": [each.trip.asked for each in landed],
-        "merged": [each.trip.merged for each in landed],
+        "slot": [order.slot if trip.merged is not None else None],
+        "fresh_version": [None if order.fresh is None else order.fresh.version],
+        "asked": [trip.asked],
+        "merged": [trip.merged],
     }
 
 

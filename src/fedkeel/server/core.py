@@ -235,8 +235,7 @@ class Core(Stateful):
         self._count([landed])
         said = upload.messages if trip.merged is not None else {}
         recorded = {name: float(said[name][0]) for name in self.model.client_rule.recorded if name in said}
-        self.log.arrived([landed], self._samples, upload, [receipt.weight], version)
-        self.log.received(landed, receipt, {**recorded, **receipt.notes})
+        self.log.received(landed, self._samples, upload, receipt, version, {**recorded, **receipt.notes})
         self._keep(upload)
         self._arrived.append(landed)
         self._in_vain = 0

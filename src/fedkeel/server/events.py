@@ -18,7 +18,7 @@ from torch import Tensor
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
-from fedkeel.server.progress import Arrivals
+from fedkeel.record.rows import Arrivals, Refused, Unfinished
 from fedkeel.wire.orders import Order, Trained
 
 TOO_LATE, NOT_NEEDED = "too late", "not needed"
@@ -210,10 +210,10 @@ class RoundOver:
     virtual_seconds: float
     train_loss: float | None
     arrivals: Arrivals
-    unfinished: list[dict[str, Any]]
-    """Rows of `unfinished.jsonl`: jobs that will not arrive."""
-    refused: list[dict[str, Any]]
-    """Rows of `refused.jsonl`: uploads that the gate did not let in."""
+    unfinished: list[Unfinished]
+    """Jobs that will not arrive."""
+    refused: list[Refused]
+    """Uploads that the gate did not let in."""
     report: Mapping[str, Any]
     """What the server rule says of the round (`ServerRule.report`)."""
     models: Sequence[tuple[Tensor, Tensor]]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedkeel.errors import DivergenceError
 from fedkeel.methods.server import Receipt
+from fedkeel.record.rows import Arrivals, Refused, Unfinished
 from fedkeel.server.clients import Landed, Sent
-from fedkeel.server.columns import Columns, columns, merging, patch
+from fedkeel.server.columns import arrivals, merging, patch
 from fedkeel.server.events import RoundOver, Trip
 from fedkeel.server.gate import Refusal
-from fedkeel.server.progress import Arrivals
 from fedkeel.server.stateful import Stateful
 from fedkeel.wire.orders import Trained
 
@@ -23,13 +23,13 @@ from fedkeel.wire.orders import Trained
 class Log(Stateful):
     """Of the round that is going on; between rounds, what came since the last one."""
 
-    saved = ("refused", "unfinished")
+    saved = ("refused", "unfinished", "round")
 
-    def __init__(self) -> None:
-        self.told: Columns = {}
-        """Of arrivals."""
-        self.refused: list[dict[str, Any]] = []
-        self.unfinished: list[dict[str, Any]] = []
+    def __init__(self, round: int = 1) -> None:
+        self.round = round
+        self.told = Arrivals()
+        self.refused: list[Refused] = []
+        self.unfinished: list[Unfinished] = []
         self.models: list[tuple[Tensor, Tensor]] = []
         """(Weights, buffers) as they came back, where they are to be tested."""
 
@@ -42,16 +42,22 @@ class Log(Stateful):
         version: int,
     ) -> None:
         """Updates were taken in; `version` is that of the model which they met."""
-        for name, column in columns(landed, samples, upload, weights, version).items():
-            self.told.setdefault(name, []).extend(column)
+        self.told.extend(arrivals(landed, samples, upload, weights, version))
 
-    def received(self, landed: Landed, receipt: Receipt, notes: Mapping[str, float]) -> None:
-        """The last of them was received at once."""
-        more = merging([landed]) | {"accepted": [receipt.accepted], "notes": [dict(notes) or None]}
-        for name, column in more.items():
-            self.told.setdefault(name, []).extend(column)
+    def received(
+        self,
+        landed: Landed,
+        samples: NDArray[np.int64],
+        upload: Trained,
+        receipt: Receipt,
+        version: int,
+        notes: Mapping[str, float],
+    ) -> None:
+        """An update was received at once."""
+        more = merging(landed) | {"accepted": [receipt.accepted], "notes": [dict(notes) or None]}
+        self.told.extend(arrivals([landed], samples, upload, [receipt.weight], version, **more))
         if receipt.earlier:
-            patch(self.told["weight"], receipt.earlier)
+            patch(self.told.columns["weight"], receipt.earlier)
 
     def refuse(
         self,
@@ -66,56 +72,54 @@ class Log(Stateful):
     ) -> None:
         """The gate refused an upload, which ended the job `sent`, if there is one."""
         self.refused.append(
-            {
-                "client": client,
-                "job": job,
-                "start_version": version,
-                "dispatched": None if sent is None or trip is None else trip.dispatched,
-                "arrived": now,
-                "reason": refusal.reason,
-                "detail": refusal.detail,
-                "bytes_up": nbytes + (0 if sent is None else sent.bytes_up),
-                "bytes_down": 0 if sent is None else sent.bytes_down,
-            }
+            Refused(
+                round=self.round,
+                client=client,
+                job=job,
+                start_version=version,
+                dispatched=None if sent is None or trip is None else trip.dispatched,
+                arrived=now,
+                reason=refusal.reason,
+                detail=refusal.detail,
+                bytes_up=nbytes + (0 if sent is None else sent.bytes_up),
+                bytes_down=0 if sent is None else sent.bytes_down,
+            )
         )
 
     def write_off(self, sent: Sent, why: str, trip: Trip, now: float) -> None:
         """A job will not arrive."""
         order = sent.order
         self.unfinished.append(
-            {
-                "client": order.client,
-                "round": order.round,
-                "start_version": order.version,
-                "dispatched": trip.dispatched,
-                "began": trip.began,
-                "ended": now,
-                "why": why,
-                "bytes_down": sent.bytes_down,
-                "bytes_up": sent.bytes_up,
-            }
+            Unfinished(
+                client=order.client,
+                round=order.round,
+                start_version=order.version,
+                dispatched=trip.dispatched,
+                began=trip.began,
+                ended=now,
+                why=why,
+                bytes_down=sent.bytes_down,
+                bytes_up=sent.bytes_up,
+            )
         )
 
     def end_round(self, round: int, now: float, report: Mapping[str, Any], evaluate: bool) -> RoundOver:
         """All of it, and begin anew."""
-        told = self.told
-        seen = np.array(told.get("samples", []), dtype=np.int64) * np.array(told.get("epochs", []), dtype=np.int64)
-        train_loss = float(np.average(told["train_loss"], weights=seen)) if told else None
-        over = RoundOver(
-            round, now, train_loss, Arrivals(told), self.unfinished, self.refused, report, self.models, evaluate
-        )
-        self.__init__()  # type: ignore[misc]
+        told, columns = self.told, self.told.columns
+        seen = np.array(columns["samples"], dtype=np.int64) * np.array(columns["epochs"], dtype=np.int64)
+        train_loss = float(np.average(columns["train_loss"], weights=seen)) if told else None
+        over = RoundOver(round, now, train_loss, told, self.unfinished, self.refused, report, self.models, evaluate)
+        self.__init__(round + 1)  # type: ignore[misc]
         return over
 
 
-def divergence(round: int, what: str, told: Mapping[str, Sequence[Any]], lr: float) -> DivergenceError:
+def divergence(round: int, what: str, told: Arrivals, lr: float) -> DivergenceError:
     """Names the round, the learning rate, and the client that was worst off."""
-    losses = told.get("train_loss")
-    worst = int(np.argmax(losses)) if losses else None
+    worst = told[int(np.argmax(told.columns["train_loss"]))] if told else None
     who = (
         f"at learning rate {lr:g}"
         if worst is None
-        else f"the highest training loss was {told['train_loss'][worst]:g}, of client {told['client'][worst]} at "
-        f"learning rate {told['learning_rates'][worst][0]:g}"
+        else f"the highest training loss was {worst.train_loss:g}, of client {worst.client} at "
+        f"learning rate {worst.learning_rates[0]:g}"
     )
     return DivergenceError(f"training diverged in round {round}: {what}; {who}; try a smaller one")

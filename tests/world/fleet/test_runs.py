@@ -48,11 +48,11 @@ def test_jobs_are_lost_where_the_streams_say_so() -> None:
         drawn = streams.bits(streams.keys(SEED, "lost jobs", end.round, np.arange(N)), 2) / 2**64
         lost = {client: float(drawn[client, 1]) for client in range(N) if drawn[client, 0] < 0.4}
         assert sorted(end.arrivals.columns["client"]) == [client for client in range(N) if client not in lost]
-        assert sorted(row["client"] for row in end.unfinished) == sorted(lost)
+        assert sorted(row.client for row in end.unfinished) == sorted(lost)
         for row in end.unfinished:
-            seconds = lost[row["client"]] * 10 * SIZES[row["client"]] / np.mean(SIZES)
-            assert row["ended"] - start == pytest.approx(seconds)
-            assert row["why"] == "dropped out"
+            seconds = lost[row.client] * 10 * SIZES[row.client] / np.mean(SIZES)
+            assert row.ended - start == pytest.approx(seconds)
+            assert row.why == "dropped out"
         lost_in_all += len(lost)
         start = end.virtual_seconds
     assert 0 < lost_in_all < 5 * N
@@ -64,10 +64,10 @@ def test_only_devices_that_are_on_get_jobs_and_those_that_go_off_lose_them(tmp_p
     (tmp_path / "hours.csv").write_text(hours)
     fleet = {"profile": str(tmp_path / "hours.csv"), "fastest_job_seconds": 20}
     _, ends = federation.train("fedavg", per_round=3, rounds=8, fleet=fleet)
-    assert {row["why"] for end in ends for row in end.unfinished} == {"went offline"}
+    assert {row.why for end in ends for row in end.unfinished} == {"went offline"}
     for end in ends:
         for row in end.unfinished:
-            assert row["ended"] % 50 == pytest.approx(0 if row["client"] < 3 else 49)
+            assert row.ended % 50 == pytest.approx(0 if row.client < 3 else 49)
         for client, dispatched, arrived in zip(*columns(end, "client", "dispatched", "arrived"), strict=True):
             assert dispatched % 100 < 50 if client < 3 else 50 <= dispatched % 100 < 99
             assert dispatched // 50 == arrived // 50

@@ -1,0 +1,199 @@
+"""Rows of a run that is still going on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import BinaryIO
+
+from fedkeel.config.files import open_file, reason
+from fedkeel.errors import InputError, label, shown, unknown
+from fedkeel.record import schema
+from fedkeel.record.rows import KINDS, Round, Row, RowError
+
+
+def follow(
+    path: str | Path,
+    kinds: Sequence[str] = tuple(KINDS),
+    *,
+    timeout: float | None = None,
+    poll_seconds: float = 0.5,
+) -> Iterator[Row]:
+    """Yield the rows of a run as they are written, until it is complete; all at once if it is.
+
+    Rows come round by round: arrivals, unfinished jobs, refused uploads, the round itself, its evaluation. What came
+    after the last round comes last. `kinds` chooses among them by the names of their files. If the run is stopped or
+    killed, this waits for somebody to resume it. Rows that are then written again are not yielded again. After
+    `timeout` seconds without a new row, it raises a TimeoutError.
+    """
+    chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
+    for kind in sorted(chosen, key=str):
+        if kind not in KINDS:
+            raise unknown("kinds", kind, KINDS)
+    for name, value in (("timeout", timeout), ("poll_seconds", poll_seconds)):
+        if value is not None and not (isinstance(value, int | float) and 0 < value <= 1e6):
+            raise InputError(f"{name}: {shown(value)} is not accepted; accepted: a number of seconds, up to a million")
+    path = Path(path)
+    if not (path / schema.EXPERIMENT).is_file():
+        raise InputError(
+            f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run"
+        )
+    schema.check(path)
+    return _Follower(path, chosen).rows(timeout, poll_seconds)
+
+
+class _Follower:
+    """Goes by `rounds.jsonl`, whose rows say how many rows of the other files belong to a round.
+
+    A round's row is written after these and before its evaluation. Rows behind the last round are yielded only when the
+    run is complete: a run that fails writes down the jobs it leaves, and they are cut off again when it is resumed.
+    """
+
+    def __init__(self, path: Path, kinds: frozenset[str]) -> None:
+        self._path, self._kinds = path, kinds
+        self._files = {kind: _Lines(path / f"{kind}.jsonl", kind) for kind in KINDS}
+        self._last = 0
+        """The last round that was yielded."""
+        self._damage = ""
+        """What was wrong when we last looked."""
+
+    def rows(self, timeout: float | None, poll_seconds: float) -> Iterator[Row]:
+        """All of them."""
+        end = inf if timeout is None else time.monotonic() + timeout
+        while True:
+            complete = (self._path / schema.SUMMARY).exists()  # before the rows: then none is still to come
+            found = self._look(complete)
+            if found:
+                yield from (row for kind, row in found if kind in self._kinds)
+                end = inf if timeout is None else time.monotonic() + timeout
+            elif complete:
+                return
+            elif time.monotonic() >= end:
+                raise TimeoutError(f"follow: no new row in {self._path} for {timeout:g} s; the run is not complete")
+            else:
+                time.sleep(min(poll_seconds, max(0.0, end - time.monotonic())))
+
+    def _look(self, complete: bool) -> list[tuple[str, Row]]:
+        """What is next, if it is there: the rows of a round, an evaluation, or at the end the rest."""
+        try:
+            return self._round(complete) or self._evaluation() or (self._rest() if complete else [])
+        except RowError as error:
+            # A file that is cut off and written again may look wrong in between.
+            if complete or str(error) == self._damage:
+                raise InputError(
+                    f"run folder {label(str(self._path))}: {error}; accepted: a folder made by fedkeel run"
+                ) from None
+            self._damage = str(error)
+            return []
+
+    def _round(self, complete: bool) -> list[tuple[str, Row]]:
+        """All rows of the next round, behind the evaluation of the one before."""
+        spine = self._files["rounds"]
+        rounds = spine.peek(1)
+        if not rounds:
+            return []
+        told = rounds[0]
+        assert isinstance(told, Round)
+        pending = self._pending()
+        counts = {"clients": told.arrived, "unfinished": told.lost, "refused": told.refused}
+        found = {kind: self._files[kind].peek(count) for kind, count in counts.items() if kind in self._kinds}
+        short = next((kind for kind, rows in found.items() if len(rows) < counts[kind]), None)
+        if short and complete:
+            raise RowError(f"{short}.jsonl is damaged (rows of round {told.round} are missing)")
+        if short or not spine.unchanged():  # the run was resumed a moment ago, and its last rounds come again
+            return []
+        self._last = told.round
+        return self._taken({"history": pending, **found, "rounds": rounds})
+
+    def _evaluation(self) -> list[tuple[str, Row]]:
+        return self._taken({"history": self._pending()})
+
+    def _pending(self) -> list[Row]:
+        """The evaluation of the last round, if it has one that was not yielded yet and is there."""
+        found = self._files["history"].peek(1) if "history" in self._kinds else []
+        return [row for row in found if row.round <= self._last]
+
+    def _rest(self) -> list[tuple[str, Row]]:
+        """What came after the last round."""
+        kinds = [kind for kind in ("unfinished", "refused") if kind in self._kinds]
+        return self._taken({kind: self._files[kind].peek(None) for kind in kinds})
+
+    def _taken(self, found: dict[str, list[Row]]) -> list[tuple[str, Row]]:
+        for kind, rows in found.items():
+            self._files[kind].take(len(rows))
+        return [(kind, row) for kind, rows in found.items() for row in rows]
+
+
+class _Lines:
+    """The whole lines of a file, each once, even if the file is cut off and written again in between.
+
+    What is written again are the same rows, but not the same bytes, as real times differ: so lines are counted. Whether
+    the file is still the one that was read shows from the last line that was taken.
+    """
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path, self._kind = path, KINDS[kind]
+        self._count = self._offset = 0
+        """How many lines were taken, and where they end."""
+        self._line = b""
+        """The last of them."""
+        self._peeked: list[bytes] = []
+
+    def peek(self, most: int | None) -> list[Row]:
+        """The next rows, at most so many; fewer where there are not as many yet."""
+        self._peeked = []
+        if most is None or most > 0:
+            with suppress(FileNotFoundError), self._opened() as file:
+                if self._find(file):
+                    whole = (line for line in file if line.endswith(b"\n"))
+                    self._peeked = [*islice(whole, most)]
+        return [self._row(number, line) for number, line in enumerate(self._peeked, self._count + 1)]
+
+    def take(self, count: int) -> None:
+        """The first so many of what was last looked at do not come again."""
+        if count:
+            self._count += count
+            self._offset += sum(map(len, self._peeked[:count]))
+            self._line = self._peeked[count - 1]
+
+    def unchanged(self) -> bool:
+        """Whether what was last looked at is still there."""
+        with suppress(FileNotFoundError), self._opened() as file:
+            file.seek(self._offset)
+            return all(file.read(len(line)) == line for line in self._peeked)
+        return False
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return open_file(self._path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise RowError(f"{self._path.name} cannot be read ({reason(error)})") from None
+
+    def _find(self, file: BinaryIO) -> bool:
+        """Go to the end of the lines that were taken; False if not all of them have been written again yet."""
+        file.seek(self._offset - len(self._line))
+        if file.read(len(self._line)) == self._line:
+            return True
+        file.seek(0)
+        offset, line = 0, b""
+        for _ in range(self._count):
+            line = file.readline()
+            if not line.endswith(b"\n"):
+                return False
+            offset += len(line)
+        self._offset, self._line = offset, line
+        return True
+
+    def _row(self, number: int, line: bytes) -> Row:
+        try:
+            return self._kind.read(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            what = str(error) if isinstance(error, RowError) else "it is no row"
+            raise RowError(f"{self._path.name} is damaged (line {number}: {what})") from None

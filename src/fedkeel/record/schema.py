@@ -1,0 +1,48 @@
+"""The names of a run folder's files, and the version of its layout, which is in `run.json`.
+
+Version 1 had no such file. Version 2 added it; names and keys of all other files stayed. A new number is for a change
+that this code could not read; keys that are only added need none.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fedkeel
+from fedkeel.config.files import open_file, reason
+from fedkeel.errors import InputError, label, shown
+
+EXPERIMENT, RUN, SUMMARY, ACCURACIES = "experiment.yaml", "run.json", "summary.json", "client_accuracy.jsonl"
+SCHEMA = 2
+
+
+def text() -> str:
+    """What the file of a new run holds."""
+    return json.dumps({"schema": SCHEMA, "fedkeel": fedkeel.__version__}) + "\n"
+
+
+def check(folder: Path) -> int:
+    """The version of a run folder; one that this code cannot read is refused."""
+    named = f"run folder {label(str(folder))}"
+    try:
+        with open_file(folder / RUN) as file:
+            told: Any = json.loads(file.read(10_000))
+        schema = told["schema"]
+    except (FileNotFoundError, NotADirectoryError):  # of a folder that is none, others tell
+        return 1
+    except OSError as error:
+        raise InputError(
+            f"{named}: {RUN} cannot be read ({reason(error)}); accepted: a folder made by fedkeel"
+        ) from None
+    except (ValueError, RecursionError, LookupError, TypeError):
+        schema = told = None
+    if type(schema) is not int or schema < 2:
+        raise InputError(f"{named}: {RUN} is damaged; accepted: a folder made by fedkeel run")
+    if schema > SCHEMA:
+        raise InputError(
+            f"{named}: its schema {shown(schema)} is not accepted, fedkeel {shown(told.get('fedkeel'))} wrote it; "
+            f"accepted: up to {SCHEMA}, or that version of fedkeel"
+        )
+    return schema

@@ -1,0 +1,33 @@
+"""From the first round to the last."""
+
+from __future__ import annotations
+
+from fedkeel.errors import StoppedError
+from fedkeel.record.rows import Evaluation
+from fedkeel.runner.recorder import Recorder
+from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.sinks import Sinks
+from fedkeel.runner.stopping import Stop
+
+
+def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, stop: Stop) -> list[Evaluation]:
+    """Go through the rounds, tell of each, and save the state where that is due; returns the evaluations."""
+    history = []
+    stop.heard = recorder is not None
+    try:
+        for end in simulation.rounds():
+            if end.evaluation is not None:
+                history.append(end.evaluation)
+            sinks.round(end)
+            if recorder is not None:
+                recorder.save_if_due(end.round)
+            elif stop.asked and not simulation.over:
+                raise StoppedError(f"stopped after round {end.round}; nothing was recorded")
+    finally:
+        stop.heard = False
+    if recorder is None:
+        simulation.rest()
+    else:
+        recorder.save()
+        recorder.rest()
+    return history

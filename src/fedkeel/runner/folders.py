@@ -1,0 +1,76 @@
+"""The folder of a run: a new one, or that of a run which is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
+from fedkeel.params import Layout
+from fedkeel.record.folder import RunFolder, check_room
+from fedkeel.record.subject import Subject
+from fedkeel.runner.simulation import Simulation
+from fedkeel.world.fleet.profile import Fleet
+
+COPIES = 4
+"""Of the server's state that a run needs for sure: the model, two checkpoints, and a third while it is written."""
+_SAMPLES = 1000
+
+
+def create(simulation: Simulation, out: Path | None, below: Path | None) -> RunFolder | None:
+    """A new folder, `out` or one inside `below`; none where neither is given."""
+    place = below if out is None else out
+    if place is None:
+        return None
+    check_room(place, COPIES * simulation.standing().state_bytes)
+    found = subject(simulation)
+    return RunFolder.below(place, found) if out is None else RunFolder.create(place, found)
+
+
+def reopen(simulation: Simulation, path: Path, tell: Callable[[str], None]) -> RunFolder:
+    """The folder of an earlier run; the simulation is as it was when its last checkpoint was written."""
+    check_room(path, COPIES * simulation.standing().state_bytes)
+    folder, found = RunFolder.reopen(path, subject(simulation))
+    try:
+        if found is None:
+            tell(f"{path} has no checkpoint yet: the run starts anew")
+            return folder
+        for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
+            tell(sentence)
+        try:
+            simulation.restore(found.state)
+        except KeyError as error:
+            raise FedkeelError(f"checkpoint {found.path} lacks {error}: another version wrote it") from error
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def subject(simulation: Simulation) -> Subject:
+    """What its folder has to know of a run."""
+    found = identity(simulation.data, simulation.layout, simulation.fleet)
+    return Subject(simulation.experiment, found, simulation.classes)
+
+
+def identity(data: FederatedData, layout: Layout, fleet: Fleet) -> str:
+    """A digest of the model's layout, of the devices and of the data.
+
+    Of the data: who has which samples, all labels, and the values of a thousand samples.
+    """
+    digest = sha256(repr((layout.parameters, layout.buffers)).encode())
+    columns = [getattr(fleet, field.name) for field in fields(fleet)]
+    devices = [column for column in columns if isinstance(column, np.ndarray)]
+    for array in (data.assignment.indices, data.assignment.offsets, *devices):
+        digest.update(array.tobytes())
+    for part in (data.train, data.test):
+        some = part.x[:: max(1, len(part.x) // _SAMPLES)].cpu().numpy().tobytes()
+        digest.update(f"{tuple(part.x.shape)} {part.x.dtype}".encode())
+        digest.update(part.y.cpu().numpy().tobytes())
+        digest.update(some)
+    return digest.hexdigest()

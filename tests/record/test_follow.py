@@ -1,0 +1,423 @@
+"""Following a run: every row once and in order, whatever happens to the run meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedkeel
+from fedkeel import InputError, run
+from fedkeel.record import follow as module
+from fedkeel.record.folder import ROWS
+from fedkeel.record.rows import KINDS, Arrival, Evaluation, Refused, Round, RoundEnd, Row, Unfinished
+from fedkeel.runner.sinks import Sink, Start
+from tests.helpers import federation
+from tests.helpers.folders import faulty
+
+FAULTS = {"lost_upload": 0.2, "corrupt": 0.2, "twice": 0.2}
+
+
+def timeless(row: Row) -> Row:
+    return replace(row, wall_seconds=0.0) if isinstance(row, Evaluation) else row
+
+
+def in_files(folder: Path, kind: str) -> list[Row]:
+    """What stands in a file in the end."""
+    text = (folder / f"{kind}.jsonl").read_text()
+    return [timeless(KINDS[kind].read(json.loads(line))) for line in text.splitlines()]
+
+
+def told(ends: list[RoundEnd]) -> list[Row]:
+    """The rows of rounds in the order in which they are followed."""
+    found: list[Row] = []
+    for end in ends:
+        found += [*end.arrivals, *end.unfinished, *end.refused, end.row, *([end.evaluation] if end.evaluation else [])]
+    return found
+
+
+class Live(Sink):
+    """Follows the run that it is a sink of."""
+
+    def __init__(self) -> None:
+        self.ends: list[RoundEnd] = []
+        self.found: list[Row] = []
+
+    def begin(self, start: Start) -> None:
+        assert start.folder is not None
+        self.rows = fedkeel.follow(start.folder, timeout=60)
+
+    def round(self, end: RoundEnd) -> None:
+        self.ends.append(end)
+        count = len(told([end]))
+        self.found += [next(self.rows) for _ in range(count)]  # everything is there before a sink is told
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Live]:
+    live, folder = Live(), tmp_path_factory.mktemp("finished") / "a"
+    described = faulty("fedasync", rounds=8, faults=FAULTS, fleet={"speed_ratio": 5}, evaluate_every=3)
+    run(described, folder, data=federation.data(), model=federation.net(4), sinks=[live])
+    return folder, live
+
+
+def test_rows_come_as_soon_as_a_round_is_over(finished: tuple[Path, Live]) -> None:
+    folder, live = finished
+    assert live.found == told(live.ends)
+    rest = [*live.rows]
+    for kind in ("unfinished", "refused"):
+        found = [row for row in live.found + rest if isinstance(row, KINDS[kind])]
+        assert found == in_files(folder, kind)
+    assert {type(row) for row in live.found + rest} == {Evaluation, Round, Arrival, Unfinished, Refused}
+
+
+def test_a_complete_run_is_followed_at_once(finished: tuple[Path, Live], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, live = finished
+    monkeypatch.setattr(module.time, "sleep", lambda _: pytest.fail("it waits"))
+    found = [*fedkeel.follow(folder)]
+    assert found[: len(live.found)] == live.found
+    for kind in KINDS:
+        only = [*fedkeel.follow(folder, kinds=(kind,))]
+        assert only == [*fedkeel.follow(folder, kind)] == [row for row in found if isinstance(row, KINDS[kind])]
+        assert [timeless(row) for row in only] == in_files(folder, kind)
+    two = [*fedkeel.follow(folder, kinds=["rounds", "history"])]
+    assert two == [row for row in found if isinstance(row, Round | Evaluation)]
+
+
+def test_what_is_not_accepted(finished: tuple[Path, Live], tmp_path: Path) -> None:
+    folder, _ = finished
+    with pytest.raises(InputError, match=r"kinds: 'histroy' is unknown \(did you mean history\?\)"):
+        fedkeel.follow(folder, kinds=("histroy",))
+    for wrong in ({"timeout": 0}, {"timeout": -1}, {"poll_seconds": 0}, {"timeout": float("nan")}, {"timeout": "1"}):
+        with pytest.raises(InputError, match="is not accepted; accepted: a number of seconds"):
+            fedkeel.follow(folder, **wrong)  # type: ignore[arg-type]
+    for path in (tmp_path, tmp_path / "nothing", folder / "history.jsonl"):
+        with pytest.raises(InputError, match=r"follow: .* holds no run that was begun"):
+            fedkeel.follow(path)
+
+
+# A writer whose every step can fall between any two looks of the follower.
+
+
+class Writer:
+    """Writes the rows of a finished run as a run does; is killed, fails and is resumed when it is told to."""
+
+    def __init__(self, folder: Path, template: list[dict[str, list[str]]], rest: dict[str, list[str]]) -> None:
+        self.folder, self._template, self._rest = folder, template, rest
+        (folder / "experiment.yaml").touch()
+        self._files = {name: (folder / f"{name}.jsonl").open("ab", buffering=0) for name in ROWS}
+        self._saved = [dict.fromkeys(ROWS, 0)]
+        """Positions after each round that was written."""
+        self._attempt = 0
+        self._pending: list[tuple[str, bytes]] = []
+        """What is left to write of the round."""
+        self.alive, self.complete = True, False
+
+    def step(self) -> None:
+        """One write."""
+        if self.complete or not self.alive:
+            return
+        if not self._pending:
+            done = len(self._saved) - 1
+            if done == len(self._template):
+                self._finish()
+                return
+            names = ("clients", "unfinished", "refused", "rounds", "history")
+            self._pending = [(name, self._text(self._template[done][name])) for name in names]
+        name, text = self._pending.pop(0)
+        self._files[name].write(text)
+        if not self._pending:
+            self._saved.append({name: file.tell() for name, file in self._files.items()})
+
+    def _text(self, lines: list[str]) -> bytes:
+        """Real times differ from one attempt to the next, and so does the length of a row."""
+        seconds = f'"wall_seconds": {10**self._attempt + 0.5}'
+        return "".join(lines).replace('"wall_seconds": 0', seconds).encode()
+
+    def _finish(self) -> None:
+        for name, lines in self._rest.items():
+            self._files[name].write("".join(lines).encode())
+        (self.folder / "summary.json").touch()
+        self.complete = True
+
+    def kill(self, share: float) -> None:
+        """In the middle of a write."""
+        if not self.complete and self.alive:
+            if self._pending:
+                name, text = self._pending[0]
+                self._files[name].write(text[: int(len(text) * share)])
+            self.alive = False
+
+    def fail(self) -> None:
+        """The jobs that are left are written down."""
+        if not self.complete and self.alive and not self._pending:
+            row = replace(LEFT, ended=float(self._attempt))
+            self._files["unfinished"].write((json.dumps(row.plain()) + "\n").encode() * 2)
+            self.alive = False
+
+    def resume(self, back: int) -> None:
+        """From a checkpoint so many rounds ago."""
+        if self.complete or self.alive:
+            return
+        self._saved = self._saved[: max(1, len(self._saved) - back)]
+        for name in ROWS:
+            self._files[name].truncate(self._saved[-1][name])
+        self._pending = []
+        self._attempt += 1
+        self.alive = True
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+LEFT = Unfinished(5, 1, 0, 0.0, 0.0, 0.0, "in flight", 1, 1)
+
+
+def template(folder: Path) -> tuple[list[dict[str, list[str]]], dict[str, list[str]]]:
+    """(The lines of each round, those after the last one) of a finished run."""
+    lines = {name: (folder / f"{name}.jsonl").read_text().splitlines(keepends=True) for name in ROWS}
+    lines["history"] = [json.dumps({**json.loads(line), "wall_seconds": 0}) + "\n" for line in lines["history"]]
+    found = []
+    for line in lines["rounds"]:
+        row = json.loads(line)
+        of = {"clients": row["arrived"], "unfinished": row["lost"], "refused": row["refused"]}
+        taken = {name: [lines[name].pop(0) for _ in range(count)] for name, count in of.items()}
+        tested = lines["history"] and json.loads(lines["history"][0])["round"] == row["round"]
+        found.append({**taken, "rounds": [line], "history": [lines["history"].pop(0)] if tested else []})
+    return found, {name: lines[name] for name in ("unfinished", "refused")}
+
+
+ACTIONS = st.one_of(
+    st.just(("step",)),
+    st.just(("step",)),
+    st.just(("step",)),
+    st.just(("round",)),
+    st.tuples(st.just("kill"), st.floats(0, 1)),
+    st.just(("fail",)),
+    st.tuples(st.just("resume"), st.integers(0, 3)),
+)
+
+
+CHOSEN = st.sampled_from([tuple(KINDS), ("history",), ("unfinished",)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(ACTIONS, max_size=4), max_size=150), CHOSEN)
+def test_every_row_comes_once_whatever_happens(finished: Any, script: list[list[Any]], kinds: tuple[str, ...]) -> None:
+    """Kills, failures and resumptions fall between any two of the follower's looks at a file."""
+    folder, _ = finished
+    expected = [timeless(row) for row in fedkeel.follow(folder, kinds)]
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        writer = Writer(Path(place), *template(folder))
+        coming, acted = iter(script), 0
+
+        def act() -> None:
+            nonlocal acted
+            acted += 1
+            assert acted < 3000, "it waits forever"
+            for name, *how in next(coming, [("resume", 1), ("step",)]):
+                if name == "round":
+                    for _ in range(5):
+                        writer.step()
+                else:
+                    getattr(writer, name)(*how)
+
+        def opened(path: Path) -> Any:
+            act()
+            return path.open("rb")
+
+        patch.setattr(module, "open_file", opened)
+        patch.setattr(module.time, "sleep", lambda _: act())
+        found = [timeless(row) for row in fedkeel.follow(place, kinds)]
+        writer.close()
+    assert writer.complete
+    assert found == expected
+
+
+def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], Any]) -> Iterator[Row]:
+    """Follow a folder in which something happens whenever the follower waits."""
+    coming = iter(actions)
+    monkeypatch.setattr(module.time, "sleep", lambda _: next(coming)())
+    return fedkeel.follow(folder)
+
+
+def by_hand(lost: list[int]) -> list[dict[str, list[str]]]:
+    """Rounds in which so many jobs are lost, each with an evaluation."""
+    found = []
+    for number, count in enumerate(lost, 1):
+        evaluation = Evaluation(
+            round=number, version=1, virtual_seconds=1, wall_seconds=0, accuracy=1, loss=1, bytes_up=1, bytes_down=1,
+            updates=1,
+        )  # fmt: skip
+        rows = [
+            Round(number, None, 0, count, 0, {}),
+            evaluation,
+            *[replace(LEFT, round=number, why="dropped out")] * count,
+        ]
+        round, history, *unfinished = [json.dumps(row.plain()) + "\n" for row in rows]
+        found.append({"clients": [], "unfinished": unfinished, "refused": [], "rounds": [round], "history": [history]})
+    return found
+
+
+def test_a_file_that_has_grown_past_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off and written again between two looks, with rows of another length."""
+    writer = Writer(tmp_path, by_hand([0] * 9), {})
+
+    def write(rounds: int) -> None:
+        for _ in range(5 * rounds):
+            writer.step()
+
+    def again() -> None:
+        writer.kill(0)
+        writer.resume(4)
+        write(9)
+
+    rows = scripted(tmp_path, monkeypatch, lambda: write(6), again, writer.step)
+    found = [(type(row), row.round) for row in rows]
+    assert found == [(kind, round) for round in range(1, 10) for kind in (Round, Evaluation)]
+    writer.close()
+
+
+def test_a_run_that_is_resumed_and_fails_while_a_round_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round's row is there when it is looked for; where its lost job was, another is left in flight."""
+    writer = Writer(tmp_path, by_hand([0, 1, 0]), {})
+    for _ in range(10):
+        writer.step()
+    looks = 0
+
+    def opened(path: Path) -> Any:
+        nonlocal looks
+        looks += path.name == "unfinished.jsonl"
+        if looks == 1 and writer.alive:
+            writer.kill(0)
+            writer.resume(1)
+            writer.fail()
+        return path.open("rb")
+
+    def later() -> None:
+        writer.resume(0)
+        for _ in range(11):
+            writer.step()
+
+    monkeypatch.setattr(module, "open_file", opened)
+    found = [*scripted(tmp_path, monkeypatch, later)]
+    assert looks > 1
+    assert [row.why for row in found if isinstance(row, Unfinished)] == ["dropped out"]
+    assert [row.round for row in found if isinstance(row, Round)] == [1, 2, 3]
+    writer.close()
+
+
+def test_half_a_line_is_no_row(finished: tuple[Path, Live], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, _ = template(finished[0])
+    writer = Writer(tmp_path, rounds[:1], {})
+    history = tmp_path / "history.jsonl"
+    line = (
+        b'{"round": 1, "version": 1, "virtual_seconds": 1, "wall_seconds": 1, "accuracy": 1, "loss": 1, "bytes_up": 1'
+    )
+    ending = b', "bytes_down": 1, "updates": 1}'
+    rows = scripted(
+        tmp_path,
+        monkeypatch,
+        *[writer.step] * 5,
+        lambda: history.write_bytes(line),
+        lambda: history.write_bytes(line + ending),  # it could be read, and yet it may not be all
+        lambda: history.write_bytes(line + ending.replace(b"1}", b"123}\n")),
+        lambda: (tmp_path / "summary.json").touch(),
+    )
+    assert [row.updates for row in rows if isinstance(row, Evaluation)] == [123]
+    writer.close()
+
+
+def test_a_row_that_is_damaged_is_told(finished: tuple[Path, Live], tmp_path: Path) -> None:
+    rounds, rest = template(finished[0])
+    for text, said in (
+        (b"{]\n", r"history.jsonl is damaged \(line 1: it is no row\)"),
+        (b'{"round": "one"}\n', r"history.jsonl is damaged \(line 1: round is a str\)"),
+        (b'{"round": 1}\n', r"history.jsonl is damaged \(line 1: version is missing\)"),
+        (b"[" * 100_000 + b"\n", r"history.jsonl is damaged \(line 1: it is no row\)"),
+    ):
+        folder = tmp_path / str(len(text))
+        folder.mkdir()
+        writer = Writer(folder, rounds, rest)
+        while not writer.complete:
+            writer.step()
+        writer.close()
+        (folder / "history.jsonl").write_bytes(text)
+        with pytest.raises(InputError, match=rf"^run folder {folder}: {said}; accepted: a folder made by fedkeel run$"):
+            [*fedkeel.follow(folder)]
+        (folder / "summary.json").unlink()  # also while the run goes on
+        with pytest.raises(InputError, match=said):
+            [*fedkeel.follow(folder, poll_seconds=1e-3, timeout=60)]
+
+
+def test_rows_that_are_missing_in_a_complete_run_are_told(finished: tuple[Path, Live], tmp_path: Path) -> None:
+    writer = Writer(tmp_path, *template(finished[0]))
+    while not writer.complete:
+        writer.step()
+    writer.close()
+    clients = tmp_path / "clients.jsonl"
+    clients.write_bytes(b"".join(clients.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(InputError, match=r"clients.jsonl is damaged \(rows of round 8 are missing\)"):
+        [*fedkeel.follow(tmp_path)]
+
+
+def test_silence_is_told(finished: tuple[Path, Live], tmp_path: Path) -> None:
+    writer = Writer(tmp_path, *template(finished[0]))
+    for _ in range(10):
+        writer.step()
+    writer.close()
+    rows = fedkeel.follow(tmp_path, "rounds", timeout=0.05, poll_seconds=0.01)
+    assert [next(rows).round, next(rows).round] == [1, 2]
+    with pytest.raises(TimeoutError, match=r"no new row in .* for 0.05 s; the run is not complete"):
+        next(rows)
+
+
+# Processes.
+
+WORDS = [
+    "run", "model=linear", "rounds=120", "clients=6", "per_round=3", "dataset.train_limit=60", "dataset.test_limit=30",
+    "algorithm=fedasmu", "local.epochs=2", "fleet.speed_ratio=5", "faults.lost_upload=0.1", "faults.twice=0.1",
+    "executor.kind=serial", "executor.stack=0", "executor.channels_last=false", "checkpoint.rounds=10",
+    "checkpoint.seconds=null", "--out", "a",
+]  # fmt: skip
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", *words]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+
+
+def test_a_run_is_followed_across_a_kill(tmp_path: Path) -> None:
+    running, found = start(tmp_path, *WORDS), list[Row]()
+    try:
+        for _ in range(6000):
+            if (tmp_path / "a" / "experiment.yaml").exists() or running.poll() is not None:
+                break
+            module.time.sleep(0.01)
+        for row in fedkeel.follow(tmp_path / "a", timeout=120, poll_seconds=0.02):
+            found.append(row)
+            if isinstance(row, Round) and row.round == 14:  # the last checkpoint is of round 10, or a little later
+                os.kill(running.pid, signal.SIGKILL)
+                assert running.wait(60) == -signal.SIGKILL
+                running = start(tmp_path, "run", "--resume", "a")
+        assert running.wait(60) == 0, (tmp_path / "log").read_text()
+    finally:
+        running.kill()
+        running.wait()
+    assert "goes on after round" in (tmp_path / "log").read_text()
+    for kind, row_type in KINDS.items():
+        assert [timeless(row) for row in found if isinstance(row, row_type)] == in_files(tmp_path / "a", kind), kind
+    assert [row.round for row in found if isinstance(row, Round)] == [*range(1, 121)]

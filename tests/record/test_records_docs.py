@@ -1,0 +1,24 @@
+"""The examples of the documentation's section on records, run as a user would."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers.repository import ROOT
+
+
+def test_a_sink_and_a_follower_as_documented(tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("## Records\n")[2]
+    examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(examples) == 2
+    said = []
+    for example in examples:
+        (tmp_path / "example.py").write_text(example)
+        done = subprocess.run(
+            [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert re.fullmatch(r"best [\d.]+%, final [\d.]+%\n", said[0])
+    assert re.fullmatch(r"1 0\.\d+\n2 0\.\d+\n3 0\.\d+\n", said[1])

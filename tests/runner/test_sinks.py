@@ -1,0 +1,244 @@
+"""Sinks: what they are told, when, and what becomes of a run when one of them fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkeel import DivergenceError, FedkeelError, InputError, Sink, Stop, StoppedError, resume, run
+from fedkeel.local.executors import choose
+from fedkeel.record.rows import RoundEnd
+from fedkeel.runner.sinks import SinkError, Start
+from tests.helpers import federation
+from tests.helpers.folders import faulty, left, resumed, rows, same
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(choose, "objection", lambda *_: None)  # these executors are known to be right here
+
+
+def given() -> dict[str, Any]:
+    return {"data": federation.data(), "model": federation.net(4)}
+
+
+class Notes(Sink):
+    """Writes down what it is told, and raises an error at one of these moments."""
+
+    def __init__(self, *fails: object) -> None:
+        self.told: list[Any] = []
+        self.starts: list[Start] = []
+        self.fails = fails
+        self.error: BaseException | None = None
+
+    def begin(self, start: Start) -> None:
+        self.starts.append(start)
+        self._note("begin")
+
+    def round(self, end: RoundEnd) -> None:
+        self._note(end.round)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._note("finish")
+        assert summary["rounds"] == 5
+
+    def abort(self, error: BaseException) -> None:
+        self.error = error
+        self._note("abort")
+
+    def _note(self, what: object) -> None:
+        self.told.append(what)
+        if what in self.fails:
+            raise OSError(28, "no space left for notes")
+
+
+def test_a_sink_hears_of_the_whole_run(tmp_path: Path) -> None:
+    sinks, told = [Notes(), Notes()], []
+    result = run(faulty("fedavg"), tmp_path / "a", sinks=sinks, progress=lambda end: told.append(end.round), **given())
+    for sink in sinks:
+        assert sink.told == ["begin", 1, 2, 3, 4, 5, "finish"]
+        (start,) = sink.starts
+        assert (start.experiment, start.folder, start.round, [*start.history]) == (
+            result.experiment, tmp_path / "a", 0, [],
+        )  # fmt: skip
+    assert told == [1, 2, 3, 4, 5]
+
+
+def test_a_sink_defines_only_what_it_needs() -> None:
+    class Last(Sink):
+        def finish(self, summary: Mapping[str, Any]) -> None:
+            self.summary = summary
+
+    last = Last()
+    assert run(faulty("fedavg"), sinks=[last], **given()).summary == last.summary
+
+
+def test_rows_are_in_the_folder_before_a_sink_is_told(tmp_path: Path) -> None:
+    class Reader(Sink):
+        def round(self, end: RoundEnd) -> None:
+            assert rows(tmp_path / "a", "rounds")[-1] == end.row.plain()
+            assert len(rows(tmp_path / "a", "history")) == end.round
+
+        def finish(self, summary: Mapping[str, Any]) -> None:
+            assert (tmp_path / "a" / "summary.json").exists()
+            seen.append(True)
+
+    seen: list[bool] = []
+    run(faulty("fedavg"), tmp_path / "a", sinks=[Reader()], **given())
+    assert seen
+
+
+def test_a_resumed_run_begins_where_it_stopped(tmp_path: Path) -> None:
+    stop, sink = Stop(), Notes()
+
+    def ask(end: RoundEnd) -> None:
+        stop.asked = end.round == 3
+
+    with pytest.raises(StoppedError, match="after round 3"):
+        run(faulty("fedavg"), tmp_path / "a", sinks=[sink], progress=ask, stop=stop, **given())
+    assert sink.told == ["begin", 1, 2, 3, "abort"]
+    assert isinstance(sink.error, StoppedError)
+    again = Notes()
+    result = resume(tmp_path / "a", sinks=[again], tell=lambda _: None, **given())
+    assert again.told == ["begin", 4, 5, "finish"]
+    assert again.starts[0].round == 3
+    assert [*again.starts[0].history] == result.history[:3]
+
+
+def test_a_sink_is_told_how_the_run_ended(tmp_path: Path) -> None:
+    diverged = Notes()
+    with pytest.raises(DivergenceError) as error:
+        run(faulty("fedavg", gate={"max_loss": 1e-9}), tmp_path / "a", sinks=[diverged], **given())
+    assert diverged.told == ["begin", "abort"]
+    assert diverged.error is error.value
+    assert "there is no checkpoint yet" in str(diverged.error)
+
+    class Interrupts(Sink):
+        def round(self, end: RoundEnd) -> None:
+            raise KeyboardInterrupt
+
+    interrupted = Notes()
+    with pytest.raises(KeyboardInterrupt):
+        run(faulty("fedavg"), tmp_path / "b", sinks=[interrupted, Interrupts()], **given())
+    assert interrupted.told == ["begin", 1, "abort"]
+    assert isinstance(interrupted.error, KeyboardInterrupt)
+    assert not (tmp_path / "b" / "checkpoint").exists()  # at once means at once
+
+
+# Sinks that fail.
+
+
+@pytest.mark.parametrize("round", [1, 3, 5])
+@pytest.mark.parametrize("name", ["fedavg", "fedasync"])
+def test_a_sink_that_fails_ends_the_run_and_loses_nothing(name: str, round: int, tmp_path: Path) -> None:
+    run(faulty(name), tmp_path / "whole", **given())
+    broken, other = Notes(round), Notes()
+    with pytest.raises(FedkeelError) as error:
+        run(faulty(name), tmp_path / "a", sinks=[broken, other], **given())
+    checkpoint = tmp_path / "a" / "checkpoint" / f"round-{round}"
+    assert str(error.value) == (
+        f"sink Notes failed after round {round} (OSError: [Errno 28] no space left for notes); the last checkpoint is "
+        f"{checkpoint}; fedkeel.resume({str(tmp_path / 'a')!r}, data=..., model=...), with what was given before, goes "
+        "on from there"
+    )
+    assert isinstance(error.value.__cause__, OSError)
+    assert broken.told == other.told == ["begin", *range(1, round + 1), "abort"]
+    assert other.error is error.value
+    again = Notes()
+    resume(tmp_path / "a", sinks=[again], tell=lambda _: None, **given())
+    assert again.told == ["begin", *range(round + 1, 6), "finish"]
+    same(tmp_path / "whole", tmp_path / "a")
+
+
+def test_a_function_that_fails_is_called_progress(tmp_path: Path) -> None:
+    def fails(_: RoundEnd) -> None:
+        raise KeyError("accuracy")
+
+    with pytest.raises(FedkeelError, match=r"^sink progress failed after round 1 \(KeyError: 'accuracy'\); the last"):
+        run(faulty("fedavg"), tmp_path / "a", progress=fails, **given())
+
+
+def test_a_sink_that_fails_before_the_first_round(tmp_path: Path) -> None:
+    broken, other = Notes("begin"), Notes()
+    said = r"^sink Notes failed before the first round \(OSError: .*\); there is no checkpoint yet; .* starts it anew$"
+    with pytest.raises(SinkError, match=said):
+        run(faulty("fedavg"), tmp_path / "a", sinks=[broken, other], **given())
+    assert broken.told == ["begin"]
+    assert other.told == ["begin", "abort"]
+    result, _ = resumed(tmp_path / "a", **given())
+    assert len(result.history) == 5
+
+
+def test_a_sink_that_fails_when_the_run_is_complete(tmp_path: Path) -> None:
+    broken, other = Notes("finish"), Notes()
+    with pytest.raises(SinkError, match=r"failed after the end of the run, which is complete \(OSError"):
+        run(faulty("fedavg"), tmp_path / "a", sinks=[broken, other], **given())
+    assert broken.told == other.told == ["begin", 1, 2, 3, 4, 5, "finish"]
+    run(faulty("fedavg"), tmp_path / "whole", **given())
+    same(tmp_path / "whole", tmp_path / "a")
+
+
+def test_sinks_that_fail_together() -> None:
+    sinks = [Notes(2), Notes(2, "abort")]
+    with pytest.raises(SinkError, match="failed after round 2") as error:
+        run(faulty("fedavg"), sinks=sinks, **given())
+    assert [sink.told for sink in sinks] == [["begin", 1, 2, "abort"]] * 2
+    first, second = error.value.__notes__
+    assert first.startswith("sink Notes failed after round 2")
+    assert second.startswith("sink Notes failed, too (OSError")
+
+
+def test_the_disk_fails_when_a_sink_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    class Fills(Sink):
+        def round(self, end: RoundEnd) -> None:
+            if end.round == 3:
+                monkeypatch.setattr(os, "fsync", full)
+                raise ValueError("mine")
+
+    described = faulty("fedavg", checkpoint={"rounds": 2})
+    with pytest.raises(SinkError, match=r"Fills failed after round 3 \(ValueError: mine\); .*checkpoint/round-2; "):
+        run(described, tmp_path / "a", sinks=[Fills()], **given())
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    resumed(tmp_path / "a", **given())
+    run(described, tmp_path / "whole", **given())
+    same(tmp_path / "whole", tmp_path / "a")
+
+
+@pytest.mark.parametrize("sink", [print, Notes, {}, None])
+def test_what_is_no_sink_is_refused_before_anything_else(sink: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^sinks: .* is not accepted, it (lacks begin|is a class)"):
+        run(faulty("fedavg"), tmp_path / "a", sinks=[sink], **given())
+    assert not (tmp_path / "a").exists()
+
+
+def test_any_object_with_these_methods_is_a_sink() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.rounds = 0
+
+        def begin(self, start: Start) -> None: ...
+
+        def round(self, end: RoundEnd) -> None:
+            self.rounds += 1
+
+        def finish(self, summary: Mapping[str, Any]) -> None: ...
+
+        def abort(self, error: BaseException) -> None: ...
+
+    own = Own()
+    run(faulty("fedavg"), sinks=[own], **given())
+    assert own.rounds == 5
+
+
+def test_a_complete_run_has_no_traces_of_its_sinks(tmp_path: Path) -> None:
+    run(faulty("fedavg"), tmp_path / "a", sinks=[Notes()], **given())
+    run(faulty("fedavg"), tmp_path / "b", **given())
+    assert left(tmp_path / "a") == left(tmp_path / "b")
