@@ -12,6 +12,7 @@ from typing import Any
 
 from fedkeel.config import yamltext
 from fedkeel.config.files import open_file, reason
+from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, label, shown
 
 COUNTS = ("client", "round", "staleness", "version")
@@ -98,7 +99,10 @@ class RunRecord:
         """A few words for a legend."""
         e = self.experiment
         try:
-            words = e.get("name") or f"{e['algorithm']['name']}, {e['partition']['kind']}, seed {e['seed']}"
+            method, partition = (
+                str(e[section][key]) for section, key in (("algorithm", "name"), ("partition", "kind"))
+            )
+            words = e.get("name") or f"{short(method)}, {short(partition)}, seed {e['seed']}"
         except (KeyError, TypeError) as error:
             raise self._damaged("experiment.yaml", f"{type(error).__name__}: {label(str(error))}") from None
         return label(words)
