@@ -99,10 +99,9 @@ class RunRecord:
         """A few words for a legend."""
         e = self.experiment
         try:
-            method, partition = (
-                str(e[section][key]) for section, key in (("algorithm", "name"), ("partition", "kind"))
+            words = e.get("name") or (
+                f"{short(str(e['algorithm']['name']))}, {short(str(e['partition']['kind']))}, seed {e['seed']}"
             )
-            words = e.get("name") or f"{short(method)}, {short(partition)}, seed {e['seed']}"
         except (KeyError, TypeError) as error:
             raise self._damaged("experiment.yaml", f"{type(error).__name__}: {label(str(error))}") from None
         return label(words)
