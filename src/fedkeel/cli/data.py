@@ -9,12 +9,12 @@ import typer
 
 from fedkeel.cli.given import Given, Overrides, described
 
-app = typer.Typer(help="Fetch data sets and look at partitions.", no_args_is_help=True)
+app = typer.Typer(help="Download data sets and look at partitions.", no_args_is_help=True)
 
 
 @app.command("get", epilog="Example:  fedkeel data get fashion-mnist")
 def get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
-    """Fetch a data set into the cache ($FEDKEEL_DATA, default ~/.cache/fedkeel) and check it."""
+    """Download a data set into the cache ($FEDKEEL_DATA, default ~/.cache/fedkeel) and check it."""
     from fedkeel.data import datasets
 
     typer.echo(datasets.get(name))
@@ -27,11 +27,11 @@ def get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None
 def show(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
     given: Given = None,
-    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards or classes.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards, classes or module:function.")] = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The heat map's file (.png) or folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file (.png) of the heat map, or a folder for it.")] = None,
 ) -> None:
-    """Show who has what: a table of sizes, the distance from IID, and a label-by-client heat map as PNG."""
+    """Show which client has which data: sizes, the distance from IID, and a heat map of labels as PNG."""
     from fedkeel.cli import display
     from fedkeel.report.heatmap import label_heatmap
     from fedkeel.runner.prepare import federate

@@ -20,9 +20,9 @@ app = typer.Typer(help="Look at the devices.", no_args_is_help=True)
 def show(
     given: Given = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder for it.")] = None,
 ) -> None:
-    """Show how long jobs take on the devices, how fast their links are and when they are on: a table and a figure."""
+    """Show the devices as a table and a figure: how long jobs take, how fast links are, when devices are on."""
     from fedkeel.cli import display
     from fedkeel.report.fleet import JobCosts, fleet_profile
     from fedkeel.runner.prepare import prepare

@@ -15,7 +15,7 @@ import typer
 from fedkeel.config.files import reason
 from fedkeel.errors import InputError, shown
 
-app = typer.Typer(help="Write a file to begin with.", no_args_is_help=True)
+app = typer.Typer(help="Write files to start from.", no_args_is_help=True)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = "mine"
@@ -24,8 +24,8 @@ _FILES = {"{}.py": "a client rule, a server rule and the method", "test_{}.py": 
 
 
 @app.callback()
-def _group() -> None:
-    """There will be more than one command."""
+def _group() -> None:  # without it, Typer would take the only command for the group itself
+    pass
 
 
 @app.command("method", epilog="Example:  fedkeel new method mine")

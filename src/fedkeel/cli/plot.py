@@ -21,16 +21,20 @@ def plot(
     what: Annotated[
         Literal["curves", "rates", "timeline", "staleness", "weights"],
         typer.Option(
-            help="Learning curves; learning rates that clients used; what devices of one run did when; how stale "
-            "updates were; weights that they were given."
+            help="curves: accuracy and loss. rates: the clients' learning rates. timeline: what each device of one run "
+            "did when. staleness: how stale updates were. weights: the weights of updates."
         ),
     ] = "curves",
-    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file; default: WHAT.png.")] = None,
-    x: Annotated[Literal["round", "virtual_seconds", "updates", "bytes_up"], typer.Option(help="Of curves.")] = "round",
-    first: Annotated[float | None, typer.Option(help="Of the timeline: from this virtual second.")] = None,
-    last: Annotated[float | None, typer.Option(help="Until this one; by default 25 mean jobs later.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file. Default: WHAT.png.")] = None,
+    x: Annotated[
+        Literal["round", "virtual_seconds", "updates", "bytes_up"], typer.Option(help="The horizontal axis of curves.")
+    ] = "round",
+    first: Annotated[float | None, typer.Option(help="The first virtual second of a timeline.")] = None,
+    last: Annotated[
+        float | None, typer.Option(help="The last virtual second of a timeline. Default: 25 mean jobs later.")
+    ] = None,
 ) -> None:
-    """Draw the learning curves of runs in one figure, or something else that they recorded."""
+    """Draw runs in one figure: learning curves, or something else that was recorded."""
     from fedkeel.report.curves import learning_curves
     from fedkeel.report.rates import learning_rates
     from fedkeel.report.runs import RunRecord

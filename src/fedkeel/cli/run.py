@@ -26,19 +26,19 @@ app = typer.Typer()
 def run(
     given: Given = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; default: a new one below runs/.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. Default: a new folder in runs/.")] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Go on with the run in this folder, from its last checkpoint. With an experiment, which must be the "
-            "same, begin it there if that has not happened yet.",
+            help="Continue the run in this folder from its last checkpoint. An experiment may be given too. It must be "
+            "the same, and the run is started if the folder holds none.",
         ),
     ] = None,
 ) -> None:
-    """Train, with a live display, and leave a run folder behind.
+    """Run an experiment: train, show the progress, and write a run folder.
 
-    Ctrl-C ends it after the round that is going on, with a checkpoint.
+    Ctrl-C ends the run after the current round and saves a checkpoint.
     """
     from fedkeel import api
     from fedkeel.cli import display
@@ -48,7 +48,9 @@ def run(
     from fedkeel.runner.stopping import Stop
 
     if out is not None and resume is not None:
-        raise InputError(f"--out: {out} is not accepted with --resume, which names the folder; accepted: one of them")
+        raise InputError(
+            f"--out: {out} is not accepted with --resume, which names the folder already; remove one of them"
+        )
     says = resume is None or bool(given or overrides)
     experiment = described(given, overrides) if says else None
     stop = Stop()
@@ -72,7 +74,7 @@ def run(
 
 
 def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
-    """Go on with the run in a folder, unless it is complete; `given` must not contradict it."""
+    """Continue the run in a folder, unless it is complete; `given` must not contradict it."""
     from fedkeel import api
     from fedkeel.cli import display
     from fedkeel.config.experiment import Experiment, contradiction
@@ -80,14 +82,13 @@ def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
 
     if not begun(folder):
         raise InputError(
-            f"--resume: {folder} holds no run that was begun; accepted: a folder made by fedkeel run, or an experiment "
-            "to begin there"
+            f"--resume: {folder} holds no run; accepted: a folder made by fedkeel run, or an experiment to start there"
         )
     stored = Experiment.load(folder / EXPERIMENT)
     reason = contradiction(stored.model_dump(), given.model_dump(exclude_unset=True)) if given is not None else None
     if reason:
         raise InputError(
-            f"--resume: the run in {folder} was begun with {reason}; accepted: the same, or another folder"
+            f"--resume: the run in {folder} was started with {reason}; accepted: the same experiment, or another folder"
         )
     if complete(folder):
         display.tell(f"the run in {folder} is complete: nothing is left to do")

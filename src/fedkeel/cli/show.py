@@ -15,16 +15,16 @@ app = typer.Typer()
 
 @app.command(epilog="Example:  fedkeel show --set algorithm.name=fedavg > my.yaml")
 def show(given: Given = None, overrides: Overrides = None) -> None:
-    """Print the whole experiment as YAML, every default included."""
+    """Print the whole experiment as YAML, with all defaults."""
     typer.echo(described(given, overrides).to_yaml(), nl=False)
 
 
 @app.command("list", epilog="Example:  fedkeel list models --json")
 def list_(
     what: Annotated[Literal["algorithms", "models", "datasets", "partitions"], typer.Argument()],
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """List what can be named in an experiment."""
+    """List the methods, models, data sets or partitions that an experiment can name."""
     from fedkeel.cli.display import console
 
     rows = _catalogue(what)

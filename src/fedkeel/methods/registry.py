@@ -181,4 +181,5 @@ def _a(value: object) -> str:
 
 
 def _any(names: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """One of them; where the package has none, a rule of the user's."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "module:name with the same pair"
