@@ -81,6 +81,8 @@ class Raises(ClientRule):
     def model_post_init(self, context): raise SystemExit("no rule today")
 class Rate(ClientRule):
     server_lr: float = 7.0
+class Mixes(ClientRule):
+    def step(self, job, w, oracle): return oracle.grad(w) + w / w.norm()
 class Alike(ClientRule):
     tau2: float = 0.9
 
@@ -345,6 +347,14 @@ def test_what_goes_wrong_in_a_rule_is_told_as_the_users(executor: str, tmp_path:
     assert f"{name}.py, line 5, in end" in done.stderr
     assert "ValueError: not like this" in done.stderr
     assert "defect" not in done.stderr
+
+
+def test_a_formula_that_mixes_clients_is_not_used_in_stacks() -> None:
+    """A norm over the whole stack: right for one client, wrong for several at once."""
+    mixing = {"client": "wrong_rules:Mixes"}
+    federation.train(mixing, "serial", rounds=1)
+    with pytest.raises(InputError, match=r"executor.*deviates by up to .* from plain autograd"):
+        federation.train(mixing, "stack 3", rounds=1)
 
 
 def test_a_rule_that_returns_nonsense_is_suspected_too(tmp_path: Path) -> None:
