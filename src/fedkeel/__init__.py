@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from fedkeel.methods.oracle import Oracle
     from fedkeel.methods.registry import Method, method
     from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, Receipt, ServerRule, ServerState, View
-    from fedkeel.methods.types import Message, Weighting, exact_sum
+    from fedkeel.methods.types import Message, Sends, Weighting, exact_sum
     from fedkeel.params import Layout
     from fedkeel.runner.stopping import Stop
     from fedkeel.server.progress import Arrival, Evaluation, RoundEnd
 
 __all__ = [
     "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
-    "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method", "Oracle",
-    "Plan", "Progress", "Receipt", "Result", "RoundEnd", "ServerRule", "ServerState", "Stop", "StoppedError", "Updates",
-    "View", "Weighting", "exact_sum", "method", "resume", "run",
+    "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
+    "Oracle", "Plan", "Progress", "Receipt", "Result", "RoundEnd", "Sends", "ServerRule", "ServerState", "Stop",
+    "StoppedError", "Updates", "View", "Weighting", "exact_sum", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _HOMES = {
     "methods.server": (
         "Answers", "Brief", "Cohort", "Plan", "Progress", "Receipt", "ServerRule", "ServerState", "View",
     ),
-    "methods.types": ("Message", "Weighting", "exact_sum"),
+    "methods.types": ("Message", "Sends", "Weighting", "exact_sum"),
     "params": ("Layout",),
     "runner.stopping": ("Stop",),
     "server.progress": ("Arrival", "Evaluation", "RoundEnd"),

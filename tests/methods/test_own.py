@@ -21,11 +21,13 @@ from tests.helpers.folders import SETTLED, faulty, resumed, rows, same, stopped,
 OWN = """
 import torch
 from pydantic import Field
-from fedkeel import ClientRule, Receipt, ServerRule, ServerState, method
+from fedkeel import ClientRule, Receipt, Sends, ServerRule, ServerState, method
 
 class Drag(ClientRule):
     pair = "drag"
     mu: float = Field(default=0.3, ge=0)
+    def sends(self, layout, received):
+        return {"path": Sends(1)}
     def initial(self, w, buffers):
         return {"last": w}
     def step(self, job, w, oracle):
@@ -129,6 +131,7 @@ def test_rounds_by_hand_on_every_executor(executor: str) -> None:
     assert len({*federation.chosen(1)} & {*federation.chosen(2)}) not in (0, PER_ROUND)  # some come back, some do not
     np.testing.assert_allclose(federation.weights(result), by_hand(0.7, 0.2), rtol=0, atol=1e-12)
     assert result.summary["algorithm"] == "drag"
+    assert result.summary["bytes_up"] == ROUNDS * PER_ROUND * 8 * (federation.start().size + 1)
 
 
 def test_a_pace_of_its_own_on_every_executor() -> None:
@@ -247,7 +250,7 @@ def test_a_users_method_does_not_become_one_of_the_package() -> None:
 def test_what_an_author_needs_comes_from_fedkeel() -> None:
     for name in fedkeel.__all__:
         assert getattr(fedkeel, name).__class__ is not None
-    names = "ClientRule ServerRule ServerState Job Oracle Updates Message Course Receipt View Merge Layout method"
+    names = "ClientRule ServerRule ServerState Job Oracle Updates Message Course Receipt View Merge Layout Sends method"
     assert {*names.split()} <= {*fedkeel.__all__}
     with pytest.raises(AttributeError):
         _ = fedkeel.Nothing  # type: ignore[attr-defined]
