@@ -18,8 +18,8 @@ class Proximal(ClientRule):
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """The direction of one mini-batch; training then does w <- w - lr * direction.
 
-        All weights of the model are one flat vector. `w` is [clients, D] where many clients train at once, and [D]
-        where one does: write formulas that fit both, and never change `w` or `job` in place.
+        All weights of a model are one flat vector of length D. A few clients train at once, or one: `w` and `job.start`
+        are [clients, D]. Use dim=-1 for norms and sums, and never change `w` or `job` in place.
         """
         return oracle.grad(w) + self.mu * (w - job.start)
 
