@@ -8,14 +8,25 @@ if TYPE_CHECKING:
     from fedkeel.config.experiment import Experiment
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
+    from fedkeel.methods.client import ClientRule, Merge
+    from fedkeel.methods.course import Course
+    from fedkeel.methods.fedavg import Average
+    from fedkeel.methods.job import Job, Updates
+    from fedkeel.methods.oracle import Oracle
+    from fedkeel.methods.registry import Method, method
+    from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, Receipt, ServerRule, ServerState, View
+    from fedkeel.methods.types import Message, Sends, Weighting, exact_sum
+    from fedkeel.params import Layout
     from fedkeel.record.follow import follow
     from fedkeel.record.rows import Arrival, Evaluation, RoundEnd
     from fedkeel.runner.sinks import Sink
     from fedkeel.runner.stopping import Stop
 
 __all__ = [
-    "Arrival", "DivergenceError", "Evaluation", "Experiment", "FederatedData", "FedkeelError", "InputError", "Result",
-    "RoundEnd", "Sink", "Stop", "StoppedError", "follow", "resume", "run",
+    "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
+    "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
+    "Oracle", "Plan", "Progress", "Receipt", "Result", "RoundEnd", "Sends", "ServerRule", "ServerState", "Sink", "Stop",
+    "StoppedError", "Updates", "View", "Weighting", "exact_sum", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -23,11 +34,22 @@ _HOMES = {
     "api": ("Result", "resume", "run"),
     "data.federated": ("FederatedData",),
     "config.experiment": ("Experiment",),
+    "methods.client": ("ClientRule", "Merge"),
+    "methods.course": ("Course",),
+    "methods.fedavg": ("Average",),
+    "methods.job": ("Job", "Updates"),
+    "methods.oracle": ("Oracle",),
+    "methods.registry": ("Method", "method"),
+    "methods.server": (
+        "Answers", "Brief", "Cohort", "Plan", "Progress", "Receipt", "ServerRule", "ServerState", "View",
+    ),
+    "methods.types": ("Message", "Sends", "Weighting", "exact_sum"),
+    "params": ("Layout",),
     "record.follow": ("follow",),
+    "record.rows": ("Arrival", "Evaluation", "RoundEnd"),
     "runner.sinks": ("Sink",),
     "runner.stopping": ("Stop",),
-    "record.rows": ("Arrival", "Evaluation", "RoundEnd"),
-}
+}  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 

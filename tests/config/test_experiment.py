@@ -186,8 +186,8 @@ def test_bad_settings_name_field_value_and_what_is_accepted(overrides: list[str]
     ("content", "words"),
     [
         (b"clients: [", ["not valid YAML"]),
-        (b"rounds: 3\nrounds: 7\n", ["rounds stands twice"]),
-        (b"local: {lr: 1, lr: 2}\n", ["lr stands twice"]),
+        (b"rounds: 3\nrounds: 7\n", ["rounds is given twice"]),
+        (b"local: {lr: 1, lr: 2}\n", ["lr is given twice"]),
         (b"- 1\n- 2\n", ["list", "mapping"]),
         (b"\xff\xfe\x00", ["not valid YAML"]),
         (b"1: 2\n", ["1: '1' is not a setting"]),

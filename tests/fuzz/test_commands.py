@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fedkeel import InputError, cli
-from fedkeel.cli import stdio
+from fedkeel import InputError
+from fedkeel.cli import show, stdio
+from fedkeel.config import usercode
 from tests.helpers import mutations
 from tests.helpers.commands import fedkeel, interrupted
 from tests.helpers.report_folders import write
@@ -58,7 +60,7 @@ words = st.one_of(
     st.text(max_size=10),
 )  # fmt: skip
 COMMANDS = [["show"], ["list"], ["list", "models"], ["plot", "run"], ["data", "get"], ["data", "show"],
-            ["fleet", "show"], ["data"], ["fleet"], []]  # fmt: skip
+            ["new"], ["new", "method"], ["fleet", "show"], ["data"], ["fleet"], []]  # fmt: skip
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -126,10 +128,8 @@ def test_usage_is_told_in_one_line(folder: Path, arguments: list[str], said: str
 def test_whatever_goes_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
 ) -> None:
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(cli, "_catalogue", fail)
+    monkeypatch.setattr(show, "_catalogue", Mock(side_effect=error))
+    monkeypatch.setattr(usercode, "FOUND", set())
     for arguments in (["list", "models"], ["list", "models", "--json"]):
         done = fedkeel(*arguments, cwd=folder)
         assert done.returncode == code

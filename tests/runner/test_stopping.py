@@ -206,7 +206,7 @@ def test_resume_with_a_contradiction_names_it(copy: Path, word: str, said: str) 
     before = left(copy / "a")
     done = fedkeel("run", word, "--resume", "a", cwd=copy)
     assert done.returncode == 2
-    assert done.stderr.startswith("fedkeel: --resume: the run in a was begun with ")
+    assert done.stderr.startswith("fedkeel: --resume: the run in a was started with ")
     assert said in done.stderr
     assert left(copy / "a") == before
 
@@ -235,7 +235,7 @@ def test_resume_of_nothing(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("mine")
     done = fedkeel("run", "--resume", name, cwd=tmp_path)
     assert done.returncode == 2
-    assert f"--resume: {name} holds no run that was begun" in done.stderr
+    assert f"--resume: {name} holds no run; accepted" in done.stderr
     assert (tmp_path / "file").read_text() == "mine"
 
 

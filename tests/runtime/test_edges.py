@@ -675,7 +675,7 @@ class Sharing(ClientRule):
 @pytest.fixture
 def sharing(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    method("sharing", client=Sharing, server=registry.find("fedasmu").server, about="", cite="")
+    registry.enrol(method("sharing", client=Sharing, server=registry.find("fedasmu").server, about="", cite=""))
     return "sharing"
 
 

@@ -70,7 +70,7 @@ class Remember(ServerRule):
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    method("toy", client=Ahead, server=Remember, about="uses every hook", cite="nobody")
+    registry.enrol(method("toy", client=Ahead, server=Remember, about="uses every hook", cite="nobody"))
     return "toy"
 
 
@@ -162,7 +162,7 @@ class Early(ClientRule):
 
 
 def test_a_gradient_without_a_batch_is_refused(toy: str) -> None:
-    method(toy, client=Early, server=registry.find("fedavg").server, about="", cite="")
+    registry.enrol(method(toy, client=Early, server=registry.find("fedavg").server, about="", cite=""))
     with pytest.raises(FedkeelError, match="no mini-batch is current"):
         run(
             Experiment(rounds=1, algorithm=toy),

@@ -117,9 +117,9 @@ class Watching(Average):
 @pytest.fixture(autouse=True)
 def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    method("curious", client=Asked, server=Curious, about="asks twice", cite="nobody")
-    method("rude", client=Told, server=Curious, about="asks clients that do not answer", cite="nobody")
-    method("watching", client=ClientRule, server=Watching, about="shows models", cite="nobody")
+    registry.enrol(method("curious", client=Asked, server=Curious, about="asks twice", cite="nobody"))
+    registry.enrol(method("rude", client=Told, server=Curious, about="asks clients that do not answer", cite="nobody"))
+    registry.enrol(method("watching", client=ClientRule, server=Watching, about="shows models", cite="nobody"))
 
 
 def away(x: Vector, round: int, client: int, epochs: int, mine: float, word: Vector, steps: int | None) -> Vector:

@@ -57,9 +57,14 @@ def _refuse_usage(error: click.ClickException) -> NoReturn:
 
 
 def _unforeseen(error: Exception) -> str:
+    from fedkeel.config import usercode
+
     said = words(error)
     if isinstance(error, MemoryError) or "can't allocate memory" in said:
         return "there is not enough memory; a smaller model, smaller batches or fewer clients need less"
     if isinstance(error, OSError):
         return f"{said} (run again with --debug to see where)"
-    return f"{type(error).__name__}: {said} (this is a defect; run again with --debug to see where)"
+    if where := usercode.place(error):
+        return f"{where}: {usercode.said(error)} (run again with --debug to see how it came there)"
+    whose = f" of fedkeel or of your {', '.join(sorted(usercode.FOUND))}" if usercode.FOUND else ""
+    return f"{usercode.said(error)} (this is a defect{whose}; run again with --debug to see where)"

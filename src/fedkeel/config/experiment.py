@@ -22,6 +22,7 @@ from fedkeel.methods.server import Pace
 from fedkeel.methods.settings import AlgorithmSettings as AlgorithmSettings
 from fedkeel.models.settings import ModelSettings as ModelSettings
 from fedkeel.record.settings import CheckpointSettings as CheckpointSettings
+from fedkeel.server import sampling
 from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.wire.settings import WireSettings
@@ -53,9 +54,10 @@ class Experiment(Section):
     """Clients that take part in a round: by default 10, or all if there are fewer."""
     participation: Share | None = None
     """The same as a share of all clients."""
-    sampling: Literal["uniform", "scheme1"] = "uniform"
-    """How a round's clients are drawn: each at most once; or with replacement in proportion to their samples, and then
-    averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA)."""
+    sampling: str = "uniform"
+    """How a round's clients are drawn. `uniform`: each at most once. `scheme1`: with replacement in proportion to their
+    samples, and then averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA). `module:function`: as
+    the user's `draw(sizes, count, free, rng)` returns them."""
     rounds: Count = 30
     """For a method without rounds, `per_round` arrivals are one."""
     limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
@@ -91,6 +93,11 @@ class Experiment(Section):
             f"name: {shown(name)} is not accepted; accepted: 1 to 100 bytes that name a folder, all printable, without "
             "/ and \\ and not beginning with a dot"
         )
+
+    @field_validator("sampling")
+    @classmethod
+    def _draws(cls, kind: str) -> str:
+        return sampling.check(kind)
 
     @model_validator(mode="before")
     @classmethod
@@ -131,7 +138,7 @@ class Experiment(Section):
             if bound is not None and self.algorithm.rules()[0].uploads == "none":
                 raise InputError(
                     f"gate.{field}: {bound:g} is not accepted with {self.algorithm.label}, whose clients send no "
-                    "weights; accepted: leave it out"
+                    "weights; accepted: remove it"
                 )
         if any(each.kind == "clip" for each in self.wire) and self.algorithm.rules()[0].uploads == "none":
             raise InputError(
@@ -155,12 +162,12 @@ class Experiment(Section):
                 f"schedule.pace: {asked} is not accepted with {self.algorithm.label}; accepted: auto, {accepted}"
             )
         schedule.check(self.pace)
-        if schedule.over_select and self.sampling != "uniform":
+        if schedule.over_select and self.sampling == "scheme1":
             raise InputError(
                 f"schedule.over_select: {schedule.over_select:g} is not accepted with sampling {self.sampling}, which "
                 "may draw a client twice; accepted: sampling uniform"
             )
-        if self.pace != "barrier" and self.sampling != "uniform":
+        if self.pace != "barrier" and self.sampling == "scheme1":
             raise InputError(
                 f"sampling: {self.sampling} is not accepted with {self.algorithm.label}, which receives updates one by "
                 "one; accepted: uniform"

@@ -73,9 +73,9 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple
         return str(unknown(name, error["loc"][-1], owner.model_fields, what)), ""
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
-        tag, tags = _bare(context["discriminator"]), _bare(context["expected_tags"]).split(", ")
+        tag, tags = _bare(context["discriminator"]).removesuffix("()"), _bare(context["expected_tags"]).split(", ")
         return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
-    if error["type"] in {"model_type", "model_attributes_type"}:
+    if error["type"] in {"model_type", "model_attributes_type", "union_tag_not_found"}:
         return f"{name}: {shown(error['input'])} is not accepted", "a name or a section of settings"
     if error["type"] in {"tuple_type", "list_type"}:
         return f"{name}: {shown(error['input'])} is not accepted", "a list such as [a, b]"

@@ -1,29 +1,62 @@
-"""Code of the user's that an experiment names."""
+"""The user's own code, which an experiment names as `module:name`."""
 
 from __future__ import annotations
 
+import inspect
+import sysconfig
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
-from fedkeel.errors import FedkeelError, InputError, shown, words
+from pydantic import ConfigDict, create_model
+
+from fedkeel.config.section import Section, make
+from fedkeel.errors import FedkeelError, InputError, label, shown, words
 
 GIVEN = "custom:"
 """Begins the recorded name of data or a model that was handed over in Python."""
+FOUND: set[str] = set()
+"""Names of the user's code that this process has used."""
+_PACKAGE = Path(__file__).parents[1]
+_LIBRARIES = tuple({path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")})
+
+
+def is_own(name: object) -> bool:
+    """Whether this names code of the user's."""
+    return isinstance(name, str) and ":" in name
+
+
+def short(name: str) -> str:
+    """`mine` for `my_module:mine`, as figures show it."""
+    return name.rpartition(":")[2]
+
+
+def find(name: str, field: str, accepted: str = "module:function") -> Any:
+    """What `module:name` names; the module is imported."""
+    module, _, inside = name.partition(":")
+    try:
+        target = getattr(import_module(module), inside)
+    except KeyboardInterrupt:
+        raise
+    except FedkeelError as error:
+        raise InputError(f"{field}: {label(name)}: {error}") from error
+    except BaseException as error:
+        raise InputError(f"{field}: {shown(name)} cannot be imported ({said(error)}); accepted: {accepted}") from error
+    FOUND.add(name)
+    return target
 
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:
     """Call `module:function`; whatever goes wrong in the user's code is told as theirs."""
-    module, _, function = name.partition(":")
+    return guarded(find(name, field), name, field, **options)
+
+
+def guarded(function: Callable[..., Any], name: str, field: str, /, *given: Any, **options: Any) -> Any:
+    """Call a function that was found by name; its errors are told as the user's."""
     try:
-        target = getattr(import_module(module), function)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise InputError(
-            f"{field}: {shown(name)} cannot be imported ({said(error)}); accepted: module:function"
-        ) from error
-    try:
-        return target(**options)
+        return function(*given, **options)
     except (FedkeelError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -34,3 +67,107 @@ def said(error: BaseException) -> str:
     """An error's kind and words, on one line."""
     text = words(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place(error: BaseException) -> str | None:
+    """Where in the user's code an error arose: 'mine.py, line 12, in step'; nothing if it arose in fedkeel."""
+    for frame in reversed(extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(_PACKAGE):
+            return None
+        if not frame.filename.startswith(("<", *_LIBRARIES)):
+            return f"{path.name}, line {frame.lineno}, in {frame.name}"
+    return None
+
+
+def check_signature(function: Any, name: str, field: str, given: tuple[str, ...]) -> inspect.Signature:
+    """That it can be called with so many values; their names are for the message."""
+    call = f"{short(name)}({', '.join(given)})"
+    if not callable(function):
+        raise InputError(f"{field}: {name} is {shown(function)}; accepted: a function {call}")
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except Exception:  # an annotation that means nothing here says nothing about the call
+        try:
+            signature = inspect.signature(function)
+        except Exception as error:
+            raise InputError(
+                f"{field}: {name} has no signature ({said(error)}); accepted: a function {call}"
+            ) from error
+    try:
+        signature.bind_partial(*given)
+    except TypeError as error:
+        raise _uncallable(name, field, given, signature, error) from None
+    return signature
+
+
+def _uncallable(
+    name: str, field: str, given: tuple[str, ...], signature: inspect.Signature, error: TypeError
+) -> InputError:
+    return InputError(
+        f"{field}: {name}{_plain(signature)} is not accepted ({words(error)}); accepted: a function "
+        f"{short(name)}({', '.join(given)})"
+    )
+
+
+def check_call(function: Any, name: str, field: str, given: tuple[str, ...]) -> None:
+    """That it can be called with these values and no others."""
+    signature = check_signature(function, name, field, given)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        raise _uncallable(name, field, given, signature, error) from None
+
+
+def completed(
+    function: Any, name: str, field: str, given: tuple[str, ...], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All options of a function that is called as `function(*given, **options)`: checked, with defaults filled in.
+
+    `field` is that of the function's name, `section.kind`; options stand beside it.
+    """
+    section, _, own = field.rpartition(".")
+    signature = check_signature(function, name, field, given)
+    parameters = [*signature.parameters.values()]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = [p for p in parameters if p not in positional[: len(given)]]
+    named = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if any(p.kind == p.POSITIONAL_ONLY for p in rest) or own in (p.name for p in rest):
+        raise InputError(
+            f"{field}: {name}{_plain(signature)} is not accepted; accepted: options that are passed by name, none of "
+            f"them called {own}"
+        )
+    anything = any(p.kind == p.VAR_KEYWORD for p in rest)
+    known = {p.name for p in named}
+    for key in options:
+        if key not in known and not anything:
+            accepted = ", ".join(sorted(known)) or "none"
+            raise InputError(f"{section}.{label(key)}: {name} has no such setting; accepted: {accepted}")
+    for parameter in named:
+        if parameter.default is parameter.empty and parameter.name not in options:
+            raise InputError(f"{section}.{parameter.name}: {name} needs this setting; accepted: a value")
+    fields = {p.name: (_type(p), ... if p.default is p.empty else p.default) for p in named}
+    try:
+        model: type[Section] = create_model("Options", __base__=_Options, **fields)  # type: ignore[call-overload]
+    except Exception as error:
+        raise InputError(f"{field}: {name}{_plain(signature)} is not accepted ({said(error)})") from error
+    return guarded(make, name, field, model, options, section).model_dump()  # type: ignore[no-any-return]
+
+
+class _Options(Section):
+    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True, protected_namespaces=())
+
+
+def _type(parameter: inspect.Parameter) -> Any:
+    """What the parameter says it is; anything where that is nothing, or a word that could not be looked up."""
+    return (
+        Any
+        if parameter.annotation is parameter.empty or isinstance(parameter.annotation, str)
+        else parameter.annotation
+    )
+
+
+def _plain(signature: inspect.Signature) -> str:
+    """The parameters without their types."""
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return label(str(signature.replace(parameters=bare, return_annotation=signature.empty)))

@@ -24,7 +24,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers of version 1.2, where 1e-3 is one and 1:30 is none, and without keys that stand twice.
+    """YAML with the numbers of version 1.2, where 1e-3 is one and 1:30 is none, and without keys that are given twice.
 
     What would need much time or memory is refused.
     """
@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
         counts = Counter(key for key in keys if isinstance(key, Hashable))
         for key, times in counts.items():
             if times > 1:
-                raise yaml.MarkedYAMLError(problem=f"{label(key)} stands twice", problem_mark=node.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{label(key)} is given twice", problem_mark=node.start_mark)
         return super().construct_mapping(node, deep)
 
     def construct_undefined(self, node: yaml.Node) -> NoReturn:
@@ -100,7 +100,7 @@ def _size(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
         parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[node] = 1 + sum(_size(part, known) for part in parts)
     elif not known[node]:
-        raise yaml.MarkedYAMLError(problem="an alias stands inside of what it means", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(problem="an alias contains itself", problem_mark=node.start_mark)
     return known[node]
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from fedkeel.config.section import Section, make
-from fedkeel.errors import InputError, label, unknown
+from fedkeel.config import usercode
+from fedkeel.config.section import RULES, Section, make
+from fedkeel.errors import InputError, label, shown, unknown
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.server import ServerRule
+from fedkeel.methods.server import Pace, ServerRule
 
 R = TypeVar("R", bound=Section)
+Rule = type[ClientRule] | type[ServerRule]
+
+_BASES: dict[str, Rule] = {"client": ClientRule, "server": ServerRule}
+_TAKEN = {"name", *RULES}
+"""Words of the section `algorithm`, which no setting of a rule can be called."""
+_NAME = re.compile(r"\w[\w.+-]{0,59}")
 
 
 @dataclass(frozen=True)
@@ -43,22 +51,34 @@ def _make(rule: type[R], settings: Mapping[str, Any]) -> R:
     return make(rule, {k: v for k, v in settings.items() if k in rule.model_fields}, "algorithm")
 
 
+def method(name: str, client: type[ClientRule], server: type[ServerRule], about: str = "", cite: str = "") -> Method:
+    """A method of two rules, which an experiment finds as `module:variable`; `name` is what figures call it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(
+            f"method: the name {shown(name)} is not accepted; accepted: up to 60 letters, digits and _ . + -"
+        )
+    for side, rule in (("client", client), ("server", server)):
+        _check_rule(rule, side, f"method: the {side} rule of {name}")
+    return Method(name, client, server, about, cite)
+
+
 _METHODS: dict[str, Method] = {}
 
 
-def method(name: str, client: type[ClientRule], server: type[ServerRule], about: str, cite: str) -> Method:
-    """Register a method, so that `algorithm.name` finds it."""
-    _METHODS[name] = Method(name, client, server, about, cite)
-    return _METHODS[name]
+def enrol(each: Method) -> None:
+    """Let `algorithm.name` find a method of the package by its name alone."""
+    _METHODS[each.name] = each
 
 
 def methods() -> dict[str, Method]:
-    """All registered methods, by name."""
+    """All methods of the package, by name."""
     return {name: _METHODS[name] for name in sorted(_METHODS)}
 
 
 def find(name: str, field: str = "algorithm.name") -> Method:
-    """The method of that name, or an error that lists all."""
+    """The method of that name, or the user's own, or an error that lists all."""
+    if usercode.is_own(name):
+        return _own(name, field)
     if name not in _METHODS:
         raise unknown(field, name, _METHODS)
     return _METHODS[name]
@@ -70,20 +90,27 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
     Rules that need each other's messages (`pair`) go together or not at all.
     """
     base = find(name)
-    trains = _half(client, "client") if client is not None else base
-    serves = _half(server, "server") if server is not None else base
-    if trains.client.pair != serves.server.pair:
-        clients = [m.name for m in methods().values() if own_half(m, "client") and m.client.pair == serves.server.pair]
-        servers = [m.name for m in methods().values() if own_half(m, "server") and m.server.pair == trains.client.pair]
+    trainer, trains = (base.name, base.client) if client is None else _half(client, "client")
+    receiver, serves = (base.name, base.server) if server is None else _half(server, "server")
+    if trains.pair != serves.pair:
+        clients = [m.name for m in methods().values() if own_half(m, "client") and m.client.pair == serves.pair]
+        servers = [m.name for m in methods().values() if own_half(m, "server") and m.server.pair == trains.pair]
         raise InputError(
-            f"algorithm: the client rule of {trains.name} is not accepted with the server rule of {serves.name}: one "
+            f"algorithm: the client rule of {trainer} is not accepted with the server rule of {receiver}: one "
             f"needs messages that the other does not send; accepted: algorithm.server {_any(servers)} with this client "
             f"rule, or algorithm.client {_any(clients)} with this server rule"
         )
-    for known in methods().values():
-        if (known.client, known.server) == (trains.client, serves.server):
+    for shared in sorted(trains.model_fields.keys() & serves.model_fields.keys()):
+        ours, theirs = (rule.model_fields[shared] for rule in (trains, serves))
+        if (ours.annotation, ours.default) != (theirs.annotation, theirs.default):
+            raise InputError(
+                f"algorithm.{shared}: the client rule of {trainer} and the server rule of {receiver} have different "
+                "settings of this name; accepted: the same type and default, or another name in one of them"
+            )
+    for known in (base, *methods().values()):
+        if (known.client, known.server) == (trains, serves):
             return known
-    return Method(f"{trains.name}+{serves.name}", trains.client, serves.server)
+    return Method(f"{trainer}+{receiver}", trains, serves)
 
 
 def own_half(each: Method, side: str) -> bool:
@@ -94,13 +121,65 @@ def own_half(each: Method, side: str) -> bool:
     return each is plain or each.server.aggregate is not plain.server.aggregate
 
 
-def _half(name: str, side: str) -> Method:
-    found = find(name, f"algorithm.{side}")
+def _half(name: str, side: str) -> tuple[str, Any]:
+    """(What it is called, the rule): a method's half, or a rule of the user's."""
+    field = f"algorithm.{side}"
+    if usercode.is_own(name):
+        own = usercode.find(name, field, f"module:name of a {side} rule or a method")
+        if not isinstance(own, Method):
+            _check_rule(own, side, f"{field}: {name}")
+            return own.__name__, own
+    found = find(name, field)
     if not own_half(found, side):
         accepted = ", ".join(m.name for m in methods().values() if own_half(m, side))
-        raise InputError(f"algorithm.{side}: {name} has no {side} rule of its own; accepted: {accepted}")
+        raise InputError(f"{field}: {name} has no {side} rule of its own; accepted: {accepted}")
+    return found.name, getattr(found, side)
+
+
+def _own(name: str, field: str) -> Method:
+    """A method of the user's."""
+    found = usercode.find(name, field, "module:name of a method")
+    if not isinstance(found, Method):
+        hint = next(
+            (side for side, base in _BASES.items() if isinstance(found, type) and issubclass(found, base)), None
+        )
+        raise InputError(
+            f"{field}: {name} is {_a(found)}; accepted: a method, made by fedkeel.method"
+            + (f", or algorithm.{hint} for this {hint} rule" if hint else "")
+        )
+    if found.name in _METHODS and found is not _METHODS[found.name]:
+        raise InputError(f"{field}: {name} is called {found.name}, like a method of fedkeel; accepted: another name")
     return found
 
 
+def _check_rule(rule: object, side: str, what: str) -> None:
+    """Refuse a rule that no run could use."""
+    base = _BASES[side]
+    if not (isinstance(rule, type) and issubclass(rule, base)):
+        raise InputError(f"{what} is {_a(rule)}; accepted: a class made from fedkeel.{base.__name__}")
+    for name, field in rule.model_fields.items():
+        if name in _TAKEN or hasattr(base, name):
+            raise InputError(f"{what} has a setting called {name}, which means something else; accepted: another name")
+        if field.is_required():
+            raise InputError(f"{what} has no default for its setting {name}; accepted: a default for each setting")
+    try:
+        made = make(rule, {}, what)
+    except (InputError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InputError(f"{what} cannot be made ({usercode.said(error)})") from error
+    if isinstance(made, ServerRule):
+        if made.pace not in get_args(Pace):
+            raise InputError(f"{what}: pace {shown(made.pace)} is not accepted; accepted: {', '.join(get_args(Pace))}")
+        hook = "aggregate" if made.pace == "barrier" else "receive"
+        if getattr(rule, hook) is getattr(ServerRule, hook):
+            raise InputError(f"{what} has no {hook}, which its pace {made.pace} needs; accepted: a rule with one")
+
+
+def _a(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
 def _any(names: list[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """One of them; where the package has none, a rule of the user's."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "module:name with the same pair"

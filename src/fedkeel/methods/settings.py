@@ -12,13 +12,16 @@ from fedkeel.methods import ClientRule, ServerRule
 
 
 class AlgorithmSettings(Section):
-    """Which method, with its hyper-parameters; those not given get the method's defaults."""
+    """Which method, with its hyper-parameters; those not given get the method's defaults.
+
+    A method is known by its name, or as `module:name` of the user's own.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     name: str = "fedavg"
     client: str | None = None
-    """The method whose client rule is used, if it is not that of `name`."""
+    """The method whose client rule is used, if it is not that of `name`; or `module:name` of a rule."""
     server: str | None = None
     """The method whose server rule is used, likewise."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedkeel.config import yamltext
 from fedkeel.config.files import open_file, reason
+from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, label, shown
 from fedkeel.record import schema
 
@@ -100,7 +101,9 @@ class RunRecord:
         """A few words for a legend."""
         e = self.experiment
         try:
-            words = e.get("name") or f"{e['algorithm']['name']}, {e['partition']['kind']}, seed {e['seed']}"
+            words = e.get("name") or (
+                f"{short(str(e['algorithm']['name']))}, {short(str(e['partition']['kind']))}, seed {e['seed']}"
+            )
         except (KeyError, TypeError) as error:
             raise self._damaged("experiment.yaml", f"{type(error).__name__}: {label(str(error))}") from None
         return label(words)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.config.experiment import Experiment
@@ -29,9 +30,9 @@ from fedkeel.server.gate import Gate
 from fedkeel.server.log import divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
-from fedkeel.server.sampling import draw
+from fedkeel.server.sampling import Draw, draw
 from fedkeel.server.stateful import Stateful
-from fedkeel.server.waves import Plans
+from fedkeel.server.waves import Drawing, Plans
 from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes
 from fedkeel.wire.transform import Chain
@@ -258,15 +259,14 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
         within=experiment.schedule.deadline_seconds,
         keep_models=experiment.evaluate_local,
     )
-    counts_draws = experiment.sampling != "uniform"
     return Core(
         plans,
         new_pace(experiment),
-        GlobalModel(rules, model, samples, local.epochs, local.momentum, counts_draws),
+        GlobalModel(rules, model, samples, local.epochs, local.momentum),
         Gate(experiment.gate, model.layout, client_rule.uploads, len(samples), altered=bool(wire)),
         Sizes(client_rule, rule, model.layout, model.w.element_size(), wire, lambda: (data.label_counts() > 0).sum(1)),
         samples,
-        partial(draw, experiment, samples),
+        new_drawing(experiment, samples),
     )
 
 
@@ -274,6 +274,16 @@ def _first(experiment: Experiment, model: FlatModel) -> Message:
     """What every client keeps before its first job."""
     rule = experiment.algorithm.rules()[0]
     return {**rule.initial(model.w.clone(), model.buffers), **Chain(experiment.wire).initial(model.w)}
+
+
+def new_drawing(experiment: Experiment, samples: NDArray[np.int64]) -> Drawing:
+    """Of clients; how often each was drawn can count only where a round waits for all of them."""
+    counted = experiment.pace == "barrier" and not experiment.schedule.over_select
+
+    def of_wave(wave: int, count: int, free: NDArray[np.bool_] | None) -> Draw:
+        return draw(experiment.seed, wave, experiment.sampling, samples, count, free, counted)
+
+    return of_wave
 
 
 def new_pace(experiment: Experiment) -> Pace:

@@ -16,8 +16,8 @@ class Sent:
     """A job as the server sent it."""
 
     order: Order
-    draws: int
-    """How often the client was drawn."""
+    draws: int | None
+    """How often the client was drawn, where that may be more than once."""
     bytes_down: int
     bytes_up: int
     """In surveys before it, and of an upload that was lost."""

@@ -101,7 +101,7 @@ class Core(Stateful):
         if isinstance(step, ev.Survey):
             return [step]
         orders, down, up = step.orders, step.down, step.uploads
-        draws = [1] * len(orders) if step.draws is None else step.draws.tolist()
+        draws = [None] * len(orders) if step.draws is None else step.draws.tolist()
         self.ledger.bytes_down += int(down.sum())
         self.ledger.bytes_up += int(step.up.sum())
         self.at_work.begin(map(Sent, orders, draws, down.tolist(), step.up.tolist(), up.tolist()))

@@ -32,7 +32,6 @@ class GlobalModel(Stateful):
         samples: NDArray[np.int64],
         epochs: int,
         momentum: float,
-        counts_draws: bool,
     ) -> None:
         """`samples` [N] are all clients'; jobs are of so many epochs with such momentum."""
         self.client_rule, self.rule = rules
@@ -41,7 +40,7 @@ class GlobalModel(Stateful):
         self.state = self.rule.init(model.w.clone(), model.layout, torch.from_numpy(samples).to(model.w.device))
         self.version = 0
         """How often the global model has been replaced."""
-        self._samples, self._epochs, self._momentum, self._counts_draws = samples, epochs, momentum, counts_draws
+        self._samples, self._epochs, self._momentum = samples, epochs, momentum
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
         self._waiting: list[Tensor] = []
@@ -113,6 +112,7 @@ class GlobalModel(Stateful):
         orders = [each.order for each in landed]
         device = trained.w.device
         fresh = stacked_fresh(orders, device)
+        draws = [each.sent.draws for each in landed]
         samples = self._samples[[order.client for order in orders]]
         return Updates(
             w=trained.w,
@@ -125,7 +125,7 @@ class GlobalModel(Stateful):
             layout=self.layout,
             sums=trained.sums,
             asked=self._epochs,
-            draws=torch.tensor([each.sent.draws for each in landed], device=device) if self._counts_draws else None,
+            draws=None if None in draws else torch.tensor(draws, device=device),
             momentum=self._momentum,
             pull=self.client_rule.pull,
             slot=torch.tensor([[order.slot] for order in orders]) if fresh is not None else None,

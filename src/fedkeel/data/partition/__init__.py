@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Tag
 
+from fedkeel.config import usercode
 from fedkeel.data.partition.assignment import Assignment
 from fedkeel.data.partition.base import Partition
 from fedkeel.data.partition.classes import Classes
 from fedkeel.data.partition.dirichlet import Dirichlet
 from fedkeel.data.partition.iid import Iid
+from fedkeel.data.partition.own import Own
 from fedkeel.data.partition.shards import Shards
 from fedkeel.errors import unknown
 
@@ -21,6 +23,7 @@ __all__ = [
     "Classes",
     "Dirichlet",
     "Iid",
+    "Own",
     "Partition",
     "Shards",
     "describe",
@@ -30,6 +33,8 @@ __all__ = [
 
 ALIASES = {"pathological": "shards"}
 """Other names that `kind` may have."""
+
+OWN = "module:function"
 
 _KINDS: dict[str, type[Partition]] = {
     "iid": Iid,
@@ -50,8 +55,25 @@ def _spelled_out(given: Any) -> Any:
     return given
 
 
-AnyPartition = Annotated[Iid | Dirichlet | Shards | Classes, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
-"""A field of this type is made from {"kind": ..., ...}, by default "iid", or from the kind alone; aliases are fine."""
+def kind(given: Any) -> Any:
+    """Which of the classes a section means."""
+    named = given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
+    return OWN if usercode.is_own(named) else named
+
+
+AnyPartition = Annotated[
+    Annotated[Iid, Tag("iid")]
+    | Annotated[Dirichlet, Tag("dirichlet")]
+    | Annotated[Shards, Tag("shards")]
+    | Annotated[Classes, Tag("classes")]
+    | Annotated[Own, Tag(OWN)],
+    Discriminator(kind),
+    BeforeValidator(_spelled_out),
+]
+"""A field of this type is made from {"kind": ..., ...}, by default "iid", or from the kind alone; aliases are fine.
+
+A kind `module:function` is a function of the user's (`Own`).
+"""
 
 
 def names() -> tuple[str, ...]:

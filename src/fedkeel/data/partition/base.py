@@ -15,23 +15,29 @@ from fedkeel.errors import InputError
 
 
 class Partition(Section, ABC):
-    """Deals every sample to one client, or to none: a pure function of labels, number of clients and seed.
-
-    Samples are dealt to slots, which are then given to clients at random, so that a client's number says
-    nothing about its data. The same seed makes the same clients large, whatever the kind.
-    """
+    """Deals every sample to one client, or to none: a pure function of labels, number of clients and seed."""
 
     kind: str
+
+    @abstractmethod
+    def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
+        """Deal the samples with these labels to `clients`; raises InputError where that is impossible."""
+
+
+class Slots(Partition):
+    """Samples are dealt to slots, which are then given to clients at random.
+
+    So a client's number says nothing about its data. The same seed makes the same clients large, whatever the kind.
+    """
+
     size_ratio: float = Field(default=1.0, ge=1, le=1e6)
     """ξ of FedLGA's Fig. 10: a random half of the clients, rounded down, weighs ξ and the others 1."""
     max_size: int | None = Field(default=None, ge=1)
     """Most samples of a client: from all that it was dealt so many are drawn at random, and the rest is nobody's."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
-        """Deal the samples with these labels to `clients`; raises InputError where that is impossible."""
-        _check_labels(labels)
-        if clients < 1:
-            raise InputError(f"clients: {clients} is not accepted; accepted: 1 or more")
+        """Slot by slot, then shuffled; of clients that got more than `max_size`, a random part."""
+        check(labels, clients)
         self._check_size(len(labels), clients)
         draw = streams.generator(seed, "partition")
         client_of_slot = draw.permutation(clients)
@@ -64,9 +70,12 @@ def check_room(field: str, per_client: int, samples: int, clients: int) -> None:
         )
 
 
-def _check_labels(labels: NDArray[np.int64]) -> None:
+def check(labels: NDArray[np.int64], clients: int) -> None:
+    """Refuse labels that are none, and a number of clients that is none."""
     if labels.ndim != 1 or len(labels) == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(
             f"labels: {labels.dtype} of shape {labels.shape} is not accepted; accepted: integers [samples], "
             "at least one"
         )
+    if clients < 1:
+        raise InputError(f"clients: {clients} is not accepted; accepted: 1 or more")

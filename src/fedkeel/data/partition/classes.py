@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.data.partition.base import Partition
+from fedkeel.data.partition.base import Slots
 from fedkeel.data.partition.pool import Pool
 from fedkeel.errors import InputError
 
 
-class Classes(Partition):
+class Classes(Slots):
     """Every client holds samples of exactly P classes, which recur across clients (FedLGA, Li et al., 2023).
 
     Which classes go together is random; every class has as many holders as any other, up to one, unless it

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.data.partition.base import Partition, check_room
+from fedkeel.data.partition.base import Slots, check_room
 from fedkeel.data.partition.pool import Pool
 from fedkeel.errors import InputError
 
@@ -17,7 +17,7 @@ MOST_CLIENTS = 1_000_000
 """Where they may be empty: a row of shares is drawn for each."""
 
 
-class Dirichlet(Partition):
+class Dirichlet(Slots):
     """Label mixes from a Dirichlet distribution, per client (Hsu et al., 2019) or per class (NIID-Bench).
 
     `per: client`: a client draws its mix q ~ Dir(α p), p being the shares of the classes in all data, and

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.data.partition.base import Partition
+from fedkeel.data.partition.base import Slots
 
 
-class Iid(Partition):
+class Iid(Slots):
     """Every client gets a uniformly random share of the samples (McMahan et al., 2017).
 
     Sizes are proportional to the weights up to rounding, at least 1: with `size_ratio` 1 they differ by at

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.data.partition.base import Partition, check_room
+from fedkeel.data.partition.base import Slots, check_room
 from fedkeel.data.partition.pool import Pool
 
 
-class Shards(Partition):
+class Shards(Slots):
     """Samples sorted by label, cut into shards, a few for each client at random (McMahan et al., 2017).
 
     The "pathological" partition. A shard may run over the border of two classes, and a client's shards may be

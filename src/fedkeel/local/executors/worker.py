@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedkeel import errors
+from fedkeel.config import usercode
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executors.inprocess import consecutive, put
@@ -87,7 +88,8 @@ class Failed:
     def of(cls, error: Exception) -> Failed:
         """What happened in a worker."""
         ours = next((kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__), None)
-        said = str(error) if ours else f"{type(error).__name__}: {error}"
+        where = usercode.place(error)
+        said = str(error) if ours else f"{type(error).__name__}: {error}{f' ({where})' if where else ''}"
         return cls(said, traceback.format_exc(), ours)
 
     def error(self, doing: str) -> FedkeelError:

@@ -1,0 +1,46 @@
+"""`fedkeel data`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedkeel.cli.given import Given, Overrides, described
+
+app = typer.Typer(help="Download data sets and look at partitions.", no_args_is_help=True)
+
+
+@app.command("get", epilog="Example:  fedkeel data get fashion-mnist")
+def get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
+    """Download a data set into the cache ($FEDKEEL_DATA, default ~/.cache/fedkeel) and check it."""
+    from fedkeel.data import datasets
+
+    typer.echo(datasets.get(name))
+
+
+@app.command(
+    "show",
+    epilog="Example:  fedkeel data show mnist --partition dirichlet --set partition.alpha=0.6 clients=100",
+)
+def show(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    given: Given = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards, classes or module:function.")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The file (.png) of the heat map, or a folder for it.")] = None,
+) -> None:
+    """Show which client has which data: sizes, the distance from IID, and a heat map of labels as PNG."""
+    from fedkeel.cli import display
+    from fedkeel.report.heatmap import label_heatmap
+    from fedkeel.runner.prepare import federate
+
+    kind = [f"partition.kind={partition}"] if partition else []
+    experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])
+    what = f"{experiment.dataset.name}-{experiment.partition.kind}.png".replace(":", "_")
+    path = Path(what) if out is None else out if out.suffix else out / what
+    counts = federate(experiment).label_counts()
+    title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"
+    label_heatmap(counts, path, title=title)
+    display.partition(counts, path)

@@ -1,0 +1,32 @@
+"""An experiment as the command line gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedkeel.errors import InputError
+
+if TYPE_CHECKING:
+    from fedkeel.config.experiment import Experiment
+
+Given = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings that replace its own."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE ...", help="Settings, one or more: --set clients=50 local.lr=0.1"),
+]
+
+
+def described(given: list[str] | None, overrides: list[str] | None) -> Experiment:
+    """The experiment that a command names; words with '=' are settings wherever they are: one --set is enough."""
+    from fedkeel.config.experiment import Experiment
+
+    words = given or []
+    files = [w for w in words if "=" not in w]
+    if len(files) > 1:
+        raise InputError(f"files {', '.join(files)}: only one experiment file is accepted")
+    return Experiment.load(files[0] if files else None, [*(overrides or []), *(w for w in words if "=" in w)])

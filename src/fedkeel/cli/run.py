@@ -1,0 +1,100 @@
+"""`fedkeel run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedkeel.cli.exits import fail
+from fedkeel.cli.given import Given, Overrides, described
+from fedkeel.errors import InputError, StoppedError
+
+if TYPE_CHECKING:
+    from fedkeel.config.experiment import Experiment
+    from fedkeel.runner.stopping import Stop
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples:  fedkeel run  |  fedkeel run my.yaml --set seed=1  |  "
+    "fedkeel run --set dataset=mnist model=linear clients=100 participation=0.2 --out runs/first  |  "
+    "fedkeel run --resume runs/first"
+)
+def run(
+    given: Given = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. Default: a new folder in runs/.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Continue the run in this folder from its last checkpoint. An experiment may be given too. It must be "
+            "the same, and the run is started if the folder holds none.",
+        ),
+    ] = None,
+) -> None:
+    """Run an experiment: train, show the progress, and write a run folder.
+
+    Ctrl-C ends the run after the current round and saves a checkpoint.
+    """
+    from fedkeel import api
+    from fedkeel.cli import display
+    from fedkeel.record.folder import begun
+    from fedkeel.report.curves import learning_curves
+    from fedkeel.report.runs import RunRecord
+    from fedkeel.runner.stopping import Stop
+
+    if out is not None and resume is not None:
+        raise InputError(
+            f"--out: {out} is not accepted with --resume, which names the folder already; remove one of them"
+        )
+    says = resume is None or bool(given or overrides)
+    experiment = described(given, overrides) if says else None
+    stop = Stop()
+    try:
+        with stop.on_signals(display.tell):
+            if resume is not None and (begun(resume) or experiment is None):
+                folder = _resume(resume, experiment, stop)
+            else:
+                assert experiment is not None
+                with display.progress(experiment) as progress:
+                    result = api.run(experiment, resume or out, below="runs", sinks=[progress], stop=stop)
+                assert result.out is not None
+                folder = result.out
+            figures = [folder / "learning_curve.png", folder / "learning_curve.svg"]
+            learning_curves([RunRecord.read(folder)], figures)
+            display.summary(folder, figures[0])
+    except StoppedError as error:
+        fail(str(error), stop.code)
+    except KeyboardInterrupt as error:
+        fail("; ".join(["interrupted", *getattr(error, "__notes__", [])]), stop.code)
+
+
+def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
+    """Continue the run in a folder, unless it is complete; `given` must not contradict it."""
+    from fedkeel import api
+    from fedkeel.cli import display
+    from fedkeel.config.experiment import Experiment, contradiction
+    from fedkeel.record import schema
+    from fedkeel.record.folder import begun, complete
+
+    if not begun(folder):
+        raise InputError(
+            f"--resume: {folder} holds no run; accepted: a folder made by fedkeel run, or an experiment to start there"
+        )
+    schema.check(folder)
+    stored = Experiment.load(folder / schema.EXPERIMENT)
+    reason = contradiction(stored.model_dump(), given.model_dump(exclude_unset=True)) if given is not None else None
+    if reason:
+        raise InputError(
+            f"--resume: the run in {folder} was started with {reason}; accepted: the same experiment, or another folder"
+        )
+    if complete(folder):
+        display.tell(f"the run in {folder} is complete: nothing is left to do")
+    else:
+        with display.progress(stored) as progress:
+            api.resume(folder, sinks=[progress], stop=stop, tell=display.tell)
+    return folder

@@ -1,0 +1,1 @@
+"""What `fedkeel new` writes: `mine` stands for the name that the user gives."""

@@ -1,0 +1,372 @@
+"""Methods and rules of a user's own, found by module and name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedkeel
+from fedkeel import Experiment, InputError, run
+from fedkeel.methods import method, methods
+from fedkeel.report.runs import RunRecord
+from tests.helpers import commands, federation
+from tests.helpers.federation import LR, PER_ROUND, ROUNDS, SIZES, Vector
+from tests.helpers.folders import SETTLED, faulty, resumed, rows, same, stopped, stopped_again
+
+OWN = """
+import torch
+from pydantic import Field
+from fedkeel import ClientRule, Receipt, Sends, ServerRule, ServerState, method
+
+class Drag(ClientRule):
+    pair = "drag"
+    mu: float = Field(default=0.3, ge=0)
+    def sends(self, layout, received):
+        return {"path": Sends(1)}
+    def initial(self, w, buffers):
+        return {"last": w}
+    def step(self, job, w, oracle):
+        return oracle.grad(w) + self.mu * (w - job.kept["last"])
+    def end(self, job, w, oracle):
+        return {"path": (w - job.start).norm(dim=-1, keepdim=True)}, {"last": w.clone()}
+
+class Heavy(ServerRule):
+    pair = "drag"
+    beta: float = Field(default=0.5, ge=0, lt=1)
+    def init(self, w, layout, samples):
+        return ServerState(w, {"v": torch.zeros_like(w)})
+    def aggregate(self, state, updates):
+        shares = updates.shares()
+        v = self.beta * state.memory["v"] + shares @ (updates.delta / (1 + updates.messages["path"]))
+        return ServerState(state.w + v, {"v": v}), shares
+
+class Lone(Heavy):
+    pace = "concurrency"
+    def receive(self, state, update, view):
+        return self.aggregate(state, update)[0], Receipt(weight=1 / (1 + view.staleness))
+
+drag = method("drag", client=Drag, server=Heavy)
+lone = method("lone", client=Drag, server=Lone)
+"""
+WRONG = """
+from fedkeel import Average, ClientRule, ServerRule, method
+
+class Pull(ClientRule):
+    strength: float = 0.5
+class Mean(Average):
+    extra: int = 1
+    def aggregate(self, state, updates):
+        return super().aggregate(state, updates)
+class NoDefault(ClientRule):
+    mu: float
+class BadDefault(ClientRule):
+    mu: int = "much"
+class Taken(ClientRule):
+    server: int = 1
+class Hook(ServerRule):
+    def aggregate(self, state, updates): ...
+    close: int = 1
+class Odd(ServerRule):
+    pace = "sometimes"
+    def aggregate(self, state, updates): ...
+class Unfinished(ServerRule): ...
+class Waits(Unfinished):
+    pace = "stream"
+    def aggregate(self, state, updates): ...
+class Raises(ClientRule):
+    mu: int = 1
+    def model_post_init(self, context): raise SystemExit("no rule today")
+class Rate(ClientRule):
+    server_lr: float = 7.0
+class Mixes(ClientRule):
+    def step(self, job, w, oracle): return oracle.grad(w) + w / w.norm()
+class Alike(ClientRule):
+    tau2: float = 0.9
+
+pull = method("pull", client=Pull, server=Average)
+fedprox = method("fedprox", client=Pull, server=Average)
+number = 3
+"""
+GIVEN: dict[str, Any] = {"data": federation.data(), "model": federation.net(4)}
+
+
+@pytest.fixture(autouse=True)
+def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_rules.py").write_text(OWN)
+    (tmp_path / "wrong_rules.py").write_text(WRONG)
+    (tmp_path / "named_badly.py").write_text("from fedkeel import *\nx = method('a/b', ClientRule, Average)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("own_rules", "wrong_rules", "named_badly"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def by_hand(mu: float, beta: float) -> Vector:
+    """All rounds of `drag`, one client after the other."""
+    x = federation.start()
+    v, last = np.zeros_like(x), dict.fromkeys(range(len(SIZES)), x)
+    for round_ in range(1, ROUNDS + 1):
+        chosen, moves = federation.chosen(round_), []
+        for client in chosen:
+            w = x.copy()
+            for batch in federation.batches(round_, client):
+                w = w - LR * (federation.gradient(w, *batch) + mu * (w - last[client]))
+            last[client] = w
+            moves.append((w - x) / (1 + np.linalg.norm(w - x)))
+        v = beta * v + np.average(moves, axis=0, weights=[SIZES[client] for client in chosen])
+        x = x + v
+    return x
+
+
+# Runs: every executor, another pace, resumed.
+
+
+@pytest.mark.parametrize("executor", federation.EXECUTORS)
+def test_rounds_by_hand_on_every_executor(executor: str) -> None:
+    result, _ = federation.train({"name": "own_rules:drag", "mu": 0.7, "beta": 0.2}, executor)
+    assert len({*federation.chosen(1)} & {*federation.chosen(2)}) not in (0, PER_ROUND)  # some come back, some do not
+    np.testing.assert_allclose(federation.weights(result), by_hand(0.7, 0.2), rtol=0, atol=1e-12)
+    assert result.summary["algorithm"] == "drag"
+    assert result.summary["bytes_up"] == ROUNDS * PER_ROUND * 8 * (federation.start().size + 1)
+
+
+def test_a_pace_of_its_own_on_every_executor() -> None:
+    found = {}
+    for kind, executor in SETTLED.items():
+        described = faulty("own_rules:lone", kind, faults={}, schedule={"concurrency": 3})
+        assert described.pace == "concurrency"
+        result = run(described.replace(executor=executor), **GIVEN)
+        found[kind] = federation.weights(result)
+    for kind, weights in found.items():
+        np.testing.assert_allclose(weights, found["serial"], rtol=0, atol=1e-12, err_msg=kind)
+
+
+@pytest.mark.parametrize("executor", SETTLED)
+@pytest.mark.parametrize("name", ["drag", "lone"])
+def test_stopped_and_resumed_bit_for_bit(name: str, executor: str, tmp_path: Path) -> None:
+    described = faulty({"name": f"own_rules:{name}", "mu": 0.6}, executor, local={"epochs": 3})
+    run(described, tmp_path / "whole", **GIVEN)
+    stopped(described, tmp_path / "stopped", 1, **GIVEN)
+    stopped_again(tmp_path / "stopped", 3, **GIVEN)
+    resumed(tmp_path / "stopped", **GIVEN)
+    same(tmp_path / "whole", tmp_path / "stopped")
+    assert rows(tmp_path / "whole", "clients")
+
+
+def test_resumed_and_repeated_from_its_folder_by_another_process(tmp_path: Path) -> None:
+    settings = [*commands.QUICK, "algorithm=own_rules:drag", "algorithm.mu=0.2", "executor={kind: serial}"]
+    described = Experiment.load(overrides=settings)
+    run(described, tmp_path / "whole")
+    stopped(described, tmp_path / "stopped", 2)
+    done = commands.in_a_process("run", "--resume", "stopped", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "stopped" / "learning_curve.png").unlink()
+    (tmp_path / "stopped" / "learning_curve.svg").unlink()
+    same(tmp_path / "whole", tmp_path / "stopped")
+    again = commands.fedkeel("run", "whole/experiment.yaml", "--out", "again", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "whole" / "model.safetensors"
+    ).read_bytes()
+    (tmp_path / "elsewhere").mkdir()
+    lost = commands.in_a_process("run", "../whole/experiment.yaml", cwd=tmp_path / "elsewhere")
+    assert lost.returncode == 2
+    assert "algorithm.name: 'own_rules:drag' cannot be imported" in lost.stderr
+    assert "No module named 'own_rules'" in lost.stderr
+
+
+# Spelling.
+
+
+def test_every_spelling_is_the_same_experiment(tmp_path: Path) -> None:
+    meant = Experiment(algorithm={"name": "own_rules:drag", "mu": 0.2})
+    assert meant == Experiment.load(overrides=["algorithm=own_rules:drag", "algorithm.mu=0.2"])
+    (tmp_path / "e.yaml").write_text("algorithm: {name: 'own_rules:drag', mu: 0.2}\n")
+    assert Experiment.load(tmp_path / "e.yaml") == meant
+    (tmp_path / "e.yaml").write_text(meant.to_yaml())
+    assert Experiment.load(tmp_path / "e.yaml") == meant
+    assert meant.model_dump()["algorithm"] == {
+        "name": "own_rules:drag", "client": None, "server": None, "mu": 0.2, "beta": 0.5
+    }  # fmt: skip
+    client, server = meant.algorithm.rules()
+    assert (type(client).__name__, client.model_dump()) == ("Drag", {"mu": 0.2})
+    assert (type(server).__name__, server.model_dump()) == ("Heavy", {"beta": 0.5})
+
+
+def test_the_command_line_shows_and_runs_it(tmp_path: Path) -> None:
+    shown = commands.fedkeel("show", "--set", "algorithm=own_rules:drag", "algorithm.beta=0.1", cwd=tmp_path)
+    assert "name: own_rules:drag\n" in shown.stdout
+    assert "  mu: 0.3\n  beta: 0.1\n" in shown.stdout
+    done = commands.fedkeel("run", "--set", *commands.QUICK, "algorithm=own_rules:drag", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("drag on fashion-mnist-mini")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name == "fashion-mnist-mini-linear-drag-seed0"
+    assert json.loads((folder / "summary.json").read_text())["algorithm"] == "drag"
+    assert RunRecord.read(folder).label == "drag, iid, seed 0"
+
+
+@pytest.mark.parametrize(
+    ("given", "label", "rules"),
+    [
+        ({"client": "wrong_rules:Pull"}, "Pull+fedavg", ("Pull", "Average")),
+        ({"client": "wrong_rules:pull", "server": "fedadam"}, "pull+fedadam", ("Pull", "Adam")),
+        ({"client": "fedsam", "server": "wrong_rules:Mean"}, "fedsam+Mean", ("SharpnessAware", "Mean")),
+        ({"client": "wrong_rules:Alike", "server": "fedadam"}, "Alike+fedadam", ("Alike", "Adam")),
+        ({"algorithm": "own_rules:drag", "server": "own_rules:Lone"}, "drag+Lone", ("Drag", "Lone")),
+        ({"client": "own_rules:Drag", "server": "own_rules:Heavy"}, "Drag+Heavy", ("Drag", "Heavy")),
+        ({"algorithm": "wrong_rules:pull", "server": "fednova"}, "pull+fednova", ("Pull", "NormalisedAverage")),
+    ],
+)
+def test_halves_combine(given: dict[str, str], label: str, rules: tuple[str, str]) -> None:
+    described = Experiment.load(overrides=[f"{key}={value}" for key, value in given.items()])
+    assert described == Experiment(**given)
+    assert described.algorithm.label == label
+    assert tuple(type(rule).__name__ for rule in described.algorithm.rules()) == rules
+
+
+def test_other_rules_come_with_their_own_defaults(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(Experiment(algorithm="own_rules:drag").to_yaml())
+    assert Experiment.load(tmp_path / "e.yaml", ["algorithm.name=fedprox"]).algorithm.rules()[0].model_dump() == {
+        "mu": 0.01
+    }
+
+
+def test_a_users_method_does_not_become_one_of_the_package() -> None:
+    before = methods()
+    made = method("extra", client=fedkeel.ClientRule, server=fedkeel.Average)
+    Experiment(algorithm="own_rules:drag")
+    assert methods() == before
+    assert "extra" not in methods()
+    assert made.name == "extra"
+    with pytest.raises(InputError, match="'drag' is unknown"):
+        Experiment(algorithm="drag")
+
+
+def test_what_an_author_needs_comes_from_fedkeel() -> None:
+    for name in fedkeel.__all__:
+        assert getattr(fedkeel, name).__class__ is not None
+    names = "ClientRule ServerRule ServerState Job Oracle Updates Message Course Receipt View Merge Layout Sends method"
+    assert {*names.split()} <= {*fedkeel.__all__}
+    with pytest.raises(AttributeError):
+        _ = fedkeel.Nothing  # type: ignore[attr-defined]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
+        ("algorithm=own_rules:x", "module 'own_rules' has no attribute 'x'); accepted: module:name of a method"),
+        ("algorithm=wrong_rules:number", "algorithm.name: wrong_rules:number is a int; accepted: a method, made by"),
+        (
+            "algorithm=wrong_rules:Pull",
+            "is the class Pull; accepted: a method, made by fedkeel.method, or algorithm.cl",
+        ),
+        ("algorithm=wrong_rules:fedprox", "is called fedprox, like a method of fedkeel; accepted: another name"),
+        ("algorithm=named_badly:x", "algorithm.name: named_badly:x: method: the name 'a/b' is not accepted; accepted"),
+        ("client=nowhere:x", "algorithm.client: 'nowhere:x' cannot be imported"),
+        (
+            "client=wrong_rules:number",
+            "algorithm.client: wrong_rules:number is a int; accepted: a class made from fedk",
+        ),
+        (
+            "client=wrong_rules:Mean",
+            "wrong_rules:Mean is the class Mean; accepted: a class made from fedkeel.ClientRule",
+        ),
+        (
+            "server=wrong_rules:Pull",
+            "wrong_rules:Pull is the class Pull; accepted: a class made from fedkeel.ServerRule",
+        ),
+        (
+            "server=wrong_rules:pull",
+            "algorithm.server: wrong_rules:pull has no server rule of its own; accepted: asofed",
+        ),
+        ("client=wrong_rules:NoDefault", "has no default for its setting mu; accepted: a default for each setting"),
+        (
+            "client=wrong_rules:BadDefault",
+            "wrong_rules:BadDefault.mu: 'much' is not accepted; accepted: a valid integer",
+        ),
+        ("client=wrong_rules:Taken", "has a setting called server, which means something else; accepted: another name"),
+        ("server=wrong_rules:Hook", "has a setting called close, which means something else"),
+        (
+            "server=wrong_rules:Odd",
+            "pace 'sometimes' is not accepted; accepted: barrier, stream, periodic, concurrency",
+        ),
+        ("server=wrong_rules:Unfinished", "has no aggregate, which its pace barrier needs"),
+        ("server=wrong_rules:Waits", "has no receive, which its pace stream needs"),
+        (
+            "client=wrong_rules:Raises",
+            "algorithm.client: wrong_rules:Raises cannot be made (SystemExit: no rule today)",
+        ),
+        (
+            "client=wrong_rules:Rate",
+            "algorithm.server_lr: the client rule of Rate and the server rule of fedavg have dif",
+        ),
+        ("client=own_rules:Drag", "the client rule of Drag is not accepted with the server rule of fedavg: one needs"),
+        ("server=own_rules:drag", "the client rule of fedavg is not accepted with the server rule of drag: one needs"),
+    ],
+)
+def test_bad_input_is_told(override: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Experiment.load(overrides=[override])
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("algorithm.mu=-1", "algorithm.mu: -1 is not accepted; accepted: greater than or equal to 0"),
+        ("algorithm.beta=1", "algorithm.beta: 1 is not accepted; accepted: less than 1"),
+        ("algorithm.mu=much", "algorithm.mu: 'much' is not accepted; accepted: a valid number"),
+        ("algorithm.mu=true", "algorithm.mu: 'true' is not accepted"),
+        ("algorithm.nu=1", "algorithm.nu: drag has no such setting; accepted: beta, mu"),
+        ("schedule.pace=stream", "schedule.pace: stream is not accepted with drag; accepted: auto, barrier"),
+    ],
+)
+def test_settings_are_checked_like_those_of_the_package(override: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Experiment.load(overrides=["algorithm=own_rules:drag", override])
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("executor", ["serial", "{kind: processes, workers: 1, stack: 0, channels_last: false}"])
+def test_what_goes_wrong_in_a_rule_is_told_as_the_users(executor: str, tmp_path: Path) -> None:
+    (tmp_path / f"fails_in_{executor[:2].strip('{')}.py").write_text(
+        "from fedkeel import ClientRule\n\nclass Fails(ClientRule):\n"
+        "    def end(self, job, w, oracle):\n        raise ValueError('not like this')\n"
+    )
+    name = f"fails_in_{executor[:2].strip('{')}"
+    settings = [*commands.QUICK, f"client={name}:Fails", f"executor={executor}"]
+    done = commands.fedkeel("run", *settings, "--out", "o", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"{name}.py, line 5, in end" in done.stderr
+    assert "ValueError: not like this" in done.stderr
+    assert "defect" not in done.stderr
+
+
+def test_a_formula_that_mixes_clients_is_not_used_in_stacks() -> None:
+    """A norm over the whole stack: right for one client, wrong for several at once."""
+    mixing = {"client": "wrong_rules:Mixes"}
+    federation.train(mixing, "serial", rounds=1)
+    with pytest.raises(InputError, match=r"executor.*deviates by up to .* from plain autograd"):
+        federation.train(mixing, "stack 3", rounds=1)
+
+
+def test_a_rule_that_returns_nonsense_is_suspected_too(tmp_path: Path) -> None:
+    (tmp_path / "returns_nothing.py").write_text(
+        "from fedkeel import Average\n\nclass Nothing(Average):\n"
+        "    def aggregate(self, state, updates):\n        return None\n"
+    )
+    settings = [*commands.QUICK, "server=returns_nothing:Nothing", "executor=serial"]
+    done = commands.fedkeel("run", *settings, "--out", "o", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "a defect of fedkeel or of your " in done.stderr
+    assert "returns_nothing:Nothing" in done.stderr
