@@ -11,6 +11,7 @@
 - `methods`: settings by which every method fits a small federation
 - `mutations`: experiments turned into ones that nobody would write
 - `oracles`: the gradient oracle of one client
+- `processes`: processes forked from this one, which has loaded everything
 - `promise`: what the loader promises, whatever it is given
 - `quadratics`: the training loop on quadratics
 - `report_folders`: run folders written by hand, for figures and reports

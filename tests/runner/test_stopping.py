@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, RoundEnd, api, cli
+from fedkeel import Experiment, RoundEnd, api
 from fedkeel.cli import display
 from fedkeel.local.executors import choose
 from fedkeel.runner import result
 from fedkeel.runner.stopping import Stop
 from tests.helpers.commands import fedkeel
 from tests.helpers.folders import left, rows, same
+from tests.helpers.processes import begin, ended, nobody_left
 from tests.helpers.repository import ROOT
 
 SERIAL = ["executor.kind=serial", "executor.stack=0", "executor.channels_last=false"]
@@ -277,35 +278,6 @@ def test_other_handlers_come_back_after_an_error() -> None:
 # Processes that get them from outside.
 
 
-def begin(folder: Path, *words: str) -> int:
-    """A process in a group of its own, which has loaded everything; its output goes to the file `log`."""
-    child = os.fork()
-    if child:
-        return child
-    code = 99
-    try:
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        out = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for stream in (1, 2):
-            os.dup2(out, stream)
-        sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w") for stream in (1, 2))
-        os.chdir(folder)
-        sys.argv = ["fedkeel", *words]
-        cli.main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException as error:
-        os.write(2, repr(error).encode())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def until(folder: Path, rows: int) -> None:
     """So many rounds have been written down."""
     history = folder / "history.jsonl"
@@ -314,27 +286,6 @@ def until(folder: Path, rows: int) -> None:
             return
         time.sleep(0.01)
     raise AssertionError(f"{folder} has not come so far: {(folder.parent / 'log').read_text()}")
-
-
-def ended(process: int) -> int:
-    for _ in range(3000):
-        done, status = os.waitpid(process, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    raise AssertionError("it did not end")
-
-
-def nobody_left(group: int) -> bool:
-    for _ in range(500):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 LONG = [word for word in QUICK if not word.startswith("rounds")]
