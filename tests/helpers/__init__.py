@@ -16,5 +16,7 @@
 - `quadratics`: the training loop on quadratics
 - `report_folders`: run folders written by hand, for figures and reports
 - `repository`: where the repository lies
+- `tiers`: which cases of a test are in the fast tier
 - `workers`: orders for worker processes
+- `world`: a world for tests of the core: clients act when a test says so
 """

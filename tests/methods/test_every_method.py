@@ -38,6 +38,7 @@ def smooth() -> nn.Module:
     return nn.Sequential(layers[0], nn.Tanh(), layers[2])
 
 
+@pytest.mark.slow
 @ALL
 @pytest.mark.parametrize(
     ("net", "kinds"),
@@ -59,6 +60,7 @@ def test_all_executors_agree_on_one_round_of_one_step(
         assert ends[0].train_loss == pytest.approx(runs[0][1][0].train_loss, abs=1e-12)
 
 
+@pytest.mark.slow
 @ALL
 def test_the_same_seed_gives_the_same_bits(name: str) -> None:
     """With partial participation of unequal clients, one of which has a single sample."""
@@ -148,6 +150,7 @@ def updates(simulation: Simulation, orders: list[Order], trained: Trained) -> Up
     )
 
 
+@pytest.mark.slow
 @ALL
 def test_a_convolutional_network_on_embedded_data(name: str) -> None:
     local = {"momentum": 0.0 if name == "mimelite" else 0.9, "clip_norm": 1, "weight_decay": 1e-3}

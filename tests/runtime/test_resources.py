@@ -35,6 +35,7 @@ def _only_ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_only_ours")
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedagg", "fedasmu", "fedbuff"])
 def test_nothing_grows_but_the_rows(algorithm: str, tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_a_stop_in_the_last_round_comes_before_clients_are_tested(tmp_path: Path
     same(tmp_path / "whole", tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_claims_of_the_future_are_refused_however_stale_a_job_is() -> None:
     described = experiment(
         "fedasync", fleet={"speed_ratio": 3000}, faults={"corrupt": 0.5, "corruptions": ["future"]}, rounds=700,
@@ -152,6 +153,7 @@ def test_results_on_the_desk_are_not_copied_for_a_snapshot(tmp_path: Path, monke
     assert all(seen)
 
 
+@pytest.mark.slow
 def test_ctrl_c_when_nobody_reads_the_output_any_more(tmp_path: Path) -> None:
     """As with `2>&1 | tee log`, where Ctrl-C ends tee first."""
     reading, writing = os.pipe()

@@ -31,7 +31,9 @@ class Chatty(ClientRule):
 
 
 @pytest.mark.parametrize("stack", [0, 3])
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_the_same_bits_as_in_this_process(stack: int, workers: int) -> None:
     shop = workshop(rule=Chatty())
     made = orders(shop)
@@ -85,11 +87,11 @@ class Trap(nn.Module):
     ("what", "words"),
     [
         ("killed", ["SIGKILL", "out of memory?", "client 3 in round 1", "executor.workers"]),
-        ("exits", ["code 7", "client 3 in round 1"]),
-        ("crashes", ["SIGSEGV", "client 3 in round 1"]),
-        ("memory", ["out of memory", "client 3 in round 1", "executor.workers"]),
+        pytest.param("exits", ["code 7", "client 3 in round 1"], marks=pytest.mark.slow),
+        pytest.param("crashes", ["SIGSEGV", "client 3 in round 1"], marks=pytest.mark.slow),
+        pytest.param("memory", ["out of memory", "client 3 in round 1", "executor.workers"], marks=pytest.mark.slow),
         ("fails", ["client 3 in round 1", "ValueError: cannot see this"]),
-        ("ours", ["it went away"]),
+        pytest.param("ours", ["it went away"], marks=pytest.mark.slow),
     ],
 )
 def test_a_workers_end_is_reported_with_its_client(what: str, words: list[str]) -> None:
@@ -120,6 +122,7 @@ class Fickle(ClientRule):
         return {}, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [0, 3])
 def test_what_a_rule_sends_may_change_from_call_to_call(stack: int) -> None:
     shop = workshop(rule=Fickle())
@@ -167,6 +170,7 @@ def test_an_error_of_a_users_class_arrives_as_the_nearest_of_ours() -> None:
         executor.train(orders(shop))
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = workshop()
     executor = shop.executor(settings("processes", workers=2))
@@ -219,6 +223,7 @@ def _drain(file: int, into: bytearray, count: int) -> None:
         into += os.read(file, 4096)
 
 
+@pytest.mark.slow
 def test_workers_start_late_end_with_close_and_start_again() -> None:
     shop = workshop()
     executor = shop.executor(settings("processes", workers=2))
@@ -233,6 +238,7 @@ def test_workers_start_late_end_with_close_and_start_again() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+@pytest.mark.slow
 def test_more_threads_in_this_process_do_not_hang_the_workers() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -272,6 +278,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["busy", "idle"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_worker_outlives_its_parent(how: signal.Signals, when: str, tmp_path: Path) -> None:
