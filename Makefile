@@ -1,15 +1,22 @@
-# `make demo` trains on the embedded data, `make test` runs every test; both install what they need into .venv.
+# `make demo` trains on the embedded data, `make check` runs the fast tests and `make test` every one; all install what
+# they need into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: install demo test lint figures clean
+PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
+# Compiled tests are kept: to compile them takes longer than to load them.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: install demo check test lint figures clean
 
 install: .venv/core
 demo: .venv/core
 	$(BIN)/fedkeel run
+check: .venv/test
+	$(PYTEST) -m "not slow"
 test: .venv/test
-	$(BIN)/python -m pytest
+	$(PYTEST)
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

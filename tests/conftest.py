@@ -4,11 +4,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import settings
 
-settings.register_profile("steady", deadline=None, derandomize=True)  # shared machines stall; tests never time
-settings.load_profile("steady")
+FEW = 15
+"""Examples of a property in the fast tier; 100 are usual."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before any test is loaded; a process that only hands tests to others needs none of it."""
+    config = session.config
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    from hypothesis import settings
+
+    settings.register_profile("steady", deadline=None, derandomize=True)  # shared machines stall; tests never time
+    settings.register_profile("few", settings.get_profile("steady"), max_examples=FEW)
+    settings.load_profile("few" if config.option.markexpr == "not slow" else "steady")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -23,6 +33,8 @@ def _no_memory_of_earlier_runs(tmp_path_factory: pytest.TempPathFactory) -> None
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """As in a run: the tests' models are too small for more."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

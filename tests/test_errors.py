@@ -14,6 +14,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(anything)
 def test_a_value_is_shown_on_one_short_line(value: object) -> None:
     for text in (shown(value), label(value)):

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.repository import ROOT
 
 
+@pytest.mark.slow
 def test_the_python_example_runs_and_learns(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "example.py").write_text(example)
@@ -22,6 +25,7 @@ def test_the_python_example_runs_and_learns(tmp_path: Path) -> None:
 
 def test_the_commands_are_the_makefiles() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in ("demo", "test", "figures", "install"):
+    for target in ("demo", "check", "test", "figures", "install"):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
-    assert "make test" in (ROOT / ".ci" / "run").read_text()
+    script = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert {"make lint", "make test"} <= {*script}

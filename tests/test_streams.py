@@ -86,6 +86,7 @@ def test_everything_that_names_a_stream_matters():
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow
 def test_clients_and_rounds_do_not_collide():
     grid = streams.keys(0, "x", np.arange(-500, 500)[:, None], np.arange(500))
     assert len(np.unique(grid)) == grid.size

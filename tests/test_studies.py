@@ -19,6 +19,7 @@ def test_every_experiment_loads(path: Path) -> None:
     assert Experiment.load(path).rounds >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", studies.names())
 def test_every_run_of_every_study_is_an_experiment_of_its_own(name: str, tmp_path: Path) -> None:
     study = studies.Study.read(name)
@@ -28,6 +29,7 @@ def test_every_run_of_every_study_is_an_experiment_of_its_own(name: str, tmp_pat
     assert len({case.folder(tmp_path) for case in cases}) == len(cases)
 
 
+@pytest.mark.slow
 def test_a_study_runs_once_and_makes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "base.yaml").write_text(
         "{model: linear, dataset: {train_limit: 60, test_limit: 50}, clients: 3, per_round: 2, rounds: 2, "

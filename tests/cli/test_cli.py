@@ -10,6 +10,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from fedkeel import InputError
 from tests.helpers.commands import QUICK, fedkeel, in_a_process, interrupted
 
 
@@ -68,6 +69,7 @@ def _without_times(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in rows]
 
 
+@pytest.mark.slow
 def test_the_written_experiment_repeats_the_run(finished: tuple[Path, str], tmp_path: Path) -> None:
     out, _ = finished
     again = in_a_process("run", str(out / "experiment.yaml"), "--out", "again", cwd=tmp_path)
@@ -77,6 +79,7 @@ def test_the_written_experiment_repeats_the_run(finished: tuple[Path, str], tmp_
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         assert fedkeel("run", "--set", *QUICK, "rounds=1", cwd=tmp_path).returncode == 2  # rounds is set twice
@@ -87,6 +90,7 @@ def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
     assert names == ["fashion-mnist-mini-linear-fedavg-seed0", "fashion-mnist-mini-linear-fedavg-seed0-2"]
 
 
+@pytest.mark.slow
 def test_run_says_what_was_lost(tmp_path: Path) -> None:
     said = fedkeel("run", "model=linear", "rounds=3", "fleet.dropout=0.4", "executor=serial", cwd=tmp_path).stdout
     (lost,) = re.findall(r"not taken in +(\d+) jobs lost or not needed, 0 uploads refused by the gate", said)
@@ -146,6 +150,7 @@ def test_data_show_takes_the_files_partition_and_the_right_title(tmp_path: Path)
     assert fedkeel("data", "show", "fashion-mnist-mini", "--out", "x.jpg", cwd=tmp_path).returncode == 2
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", *QUICK, "--out", "o"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -208,6 +213,7 @@ def test_divergence_has_its_own_code(tmp_path: Path) -> None:
     assert "diverged in round" in done.stderr
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "run", "rounds=1000000", "model=linear"]
     history = tmp_path / "o" / "history.jsonl"
@@ -218,12 +224,12 @@ def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     assert json.loads(history.read_text().splitlines()[0])["round"] == 1
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = in_a_process("run", "--debug", "--set", "clients=0", cwd=tmp_path)
-    assert "Traceback" in done.stderr
-    assert "InputError: clients: 0" in done.stderr
+def test_debug_lets_the_error_through_to_python(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="clients: 0"):
+        fedkeel("run", "--debug", "--set", "clients=0", cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_own_model_and_data_by_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import numpy as np, torch\n"

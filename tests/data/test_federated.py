@@ -26,6 +26,7 @@ def test_partition_by_word_by_dict_and_by_object(partition: object) -> None:
     assert ((data.label_counts() > 0).sum(axis=1) <= 4).all()
 
 
+@pytest.mark.slow
 def test_arrays_of_any_layout_are_taken() -> None:
     for x in (X[::-1], X.astype(">f4"), np.asfortranarray(X), X.tolist()):
         data = FederatedData.from_clients([(x, Y)], test=(X, Y))

@@ -42,6 +42,7 @@ def test_the_last_words_are_kept_and_padding_follows():
     assert tokenizer.encode(["a b c d", "d a", ""]).tolist() == [[b, c, d], [d, a, 0], [0, 0, 0]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(), max_size=4), vocabularies, lengths)
 def test_ids_are_in_range_and_zero_only_at_the_end(texts, vocabulary, length):
     ids = HashingTokenizer(vocabulary, length).encode(texts)

@@ -63,6 +63,7 @@ COMMANDS = [["show"], ["list"], ["list", "models"], ["plot", "run"], ["data", "g
             ["new"], ["new", "method"], ["fleet", "show"], ["data"], ["fleet"], []]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(command=st.sampled_from(COMMANDS), arguments=st.lists(words, max_size=4))
 @example(command=["show"], arguments=["--set"])
@@ -78,6 +79,7 @@ def test_any_arguments(folder: Path, command: list[str], arguments: list[str]) -
     ends_well(folder, *command, *arguments)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(overrides=mutations.combinations())
 def test_looking_at_any_combination(folder: Path, overrides: list[str]) -> None:
@@ -85,6 +87,7 @@ def test_looking_at_any_combination(folder: Path, overrides: list[str]) -> None:
     ends_well(folder, "data", "show", "fashion-mnist-mini", *overrides, "--out", "data.png")
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(arguments=st.lists(words.filter(lambda word: word != "--version"), max_size=3))
 def test_runs_with_any_arguments(folder: Path, arguments: list[str]) -> None:
@@ -149,6 +152,7 @@ def in_a_shell(line: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -166,6 +170,7 @@ def test_streams_that_are_gone(tmp_path: Path, line: str, code: int, said: str) 
     assert done.stderr.count("\n") == bool(said)
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough(tmp_path: Path) -> None:
     done = in_a_shell("set -o pipefail; fedkeel --help | true", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -185,6 +190,7 @@ def test_a_reader_that_is_gone() -> None:
         os.close(write_end)
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import pathlib, time\ndef data():\n    pathlib.Path('ready').write_text('yes')\n    time.sleep(60)\n"

@@ -123,6 +123,7 @@ def test_annotations_that_are_no_text(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [lambda c: c[:-1], lambda c: c[:0], lambda c: c[:50] + bytes([c[50] ^ 1]) + c[51:]])
 @pytest.mark.parametrize("number", range(4))
 def test_a_damaged_cache_is_told_and_stays_as_it_is(

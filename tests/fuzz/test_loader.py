@@ -21,6 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("experiments")
 
 
+@pytest.mark.slow
 @often
 @given(tree=mutations.trees(), overrides=mutations.overrides)
 def test_mutated_settings(folder: Path, tree: object, overrides: list[str]) -> None:
@@ -30,6 +31,7 @@ def test_mutated_settings(folder: Path, tree: object, overrides: list[str]) -> N
     promise.load(path, overrides)
 
 
+@pytest.mark.slow
 @often
 @given(text=mutations.texts())
 def test_mutated_text(folder: Path, text: bytes) -> None:
@@ -171,6 +173,7 @@ def test_too_long_a_file_is_not_even_parsed(tmp_path: Path) -> None:
         Experiment.load("/dev/zero")
 
 
+@pytest.mark.slow
 def test_too_many_values_are_not_even_built(tmp_path: Path) -> None:
     path = tmp_path / "many.yaml"
     path.write_text("clients: [" + "1," * 20_000 + "]")
@@ -178,6 +181,7 @@ def test_too_many_values_are_not_even_built(tmp_path: Path) -> None:
         Experiment.load(path)
 
 
+@pytest.mark.slow
 def test_an_experiment_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "wide.yaml"
     path.write_text("model: {name: 'a:b', x: " + "[" * 40 + "1, " * 4000 + "]" * 40 + "}")

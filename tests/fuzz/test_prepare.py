@@ -18,6 +18,7 @@ def _a_small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: 10**9)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(overrides=mutations.combinations())
 def test_any_combination(overrides: list[str]) -> None:
@@ -27,6 +28,7 @@ def test_any_combination(overrides: list[str]) -> None:
         promise.check_message(str(error), [], [o.partition("=")[0] for o in overrides])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

@@ -61,6 +61,7 @@ def test_a_whole_one(tmp_path: Path) -> None:
     assert draw(tmp_path) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_damaged_files(folder: Path, data: st.DataObject) -> None:
@@ -69,6 +70,7 @@ def test_damaged_files(folder: Path, data: st.DataObject) -> None:
     draw(folder)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(["history", "clients", "unfinished"]), rows=st.lists(rows, max_size=4))
 def test_odd_rows(folder: Path, name: str, rows: list[dict[str, object]]) -> None:
@@ -76,6 +78,7 @@ def test_odd_rows(folder: Path, name: str, rows: list[dict[str, object]]) -> Non
     draw(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["history", "clients", "unfinished"])
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path, name: str) -> None:
     whole = WHOLE[f"{name}.jsonl"]
@@ -89,6 +92,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path, name: str) -> 
     assert draw(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "said"),
     [

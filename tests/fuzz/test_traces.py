@@ -60,6 +60,7 @@ def test_damaged_parquet(folder: Path, content: bytes) -> None:
     told(str(folder / "t.parquet"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -11,9 +11,12 @@
 - `methods`: settings by which every method fits a small federation
 - `mutations`: experiments turned into ones that nobody would write
 - `oracles`: the gradient oracle of one client
+- `processes`: processes forked from this one, which has loaded everything
 - `promise`: what the loader promises, whatever it is given
 - `quadratics`: the training loop on quadratics
 - `report_folders`: run folders written by hand, for figures and reports
 - `repository`: where the repository lies
+- `tiers`: which cases of a test are in the fast tier
 - `workers`: orders for worker processes
+- `world`: a world for tests of the core: clients act when a test says so
 """

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedkeel import Experiment, FederatedData, Result, RoundEnd, run, streams
+from tests.helpers.tiers import slow_but
 
 Vector = NDArray[np.float64]
 
@@ -30,6 +31,8 @@ EXECUTORS: dict[str, dict[str, Any]] = {
     "processes": {"kind": "processes", "stack": 0, "channels_last": False, "workers": 2},
     "processes, stack 2": {"kind": "processes", "stack": 2, "channels_last": False, "workers": 2},
 }
+EVERY_EXECUTOR = slow_but(EXECUTORS, "serial", "stack 3")
+"""Parameters of a test: stacks of one and worker processes are left to the slow tier."""
 
 
 def clients() -> list[tuple[Vector, NDArray[np.int64]]]:

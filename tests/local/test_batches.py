@@ -35,6 +35,7 @@ def walk(batches: Batches) -> list[list[tuple[int, list[float]]]]:
     return seen
 
 
+@pytest.mark.slow
 @given(JOBS, st.one_of(st.integers(1, 8), st.just("full")))
 def test_a_client_sees_in_a_stack_what_it_sees_alone(jobs: list[tuple[int, int, int]], size: int | str) -> None:
     local = LocalSettings(batch_size=size)

@@ -23,6 +23,7 @@ from fedkeel.params import FlatModel
 from fedkeel.wire.orders import Order, Trained
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, CLASSES, FEATURES, SEED, N, normed
+from tests.helpers.tiers import slow_but
 
 EXECUTORS = {
     "serial": ExecutorSettings(kind="serial", stack=0, channels_last=False),
@@ -150,13 +151,14 @@ def check(module: nn.Module, made: list[Order], got: Trained, momentum: float) -
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", slow_but(EXECUTORS, "serial", "one stack"))
 def test_jobs_with_and_without_fresh_models_side_by_side(executor: str, model: str, momentum: float) -> None:
     module = MODELS[model]().double()
     made = orders(module, JOBS)
     check(module, made, trained(executor, shop(module, Merging(), momentum=momentum), made), momentum)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "one stack"])
 def test_equal_jobs_and_a_step_of_the_rules_own(executor: str) -> None:
     module = federation.net().double()
@@ -166,7 +168,7 @@ def test_equal_jobs_and_a_step_of_the_rules_own(executor: str) -> None:
             check(module, made, trained(executor, shop(module, rule), made), 0.0)
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.parametrize("executor", slow_but(["serial", "processes"], "serial"))
 def test_statistics_are_merged_with_the_same_share(executor: str) -> None:
     """Clients whose mini-batches are all larger than one; the counter of mini-batches is rounded."""
     module = normed().double()
@@ -174,7 +176,8 @@ def test_statistics_are_merged_with_the_same_share(executor: str) -> None:
     check(module, made, trained(executor, shop(module, Merging()), made), 0.0)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(EXECUTORS, "serial", "one stack"))
 @pytest.mark.parametrize("model", MODELS)
 def test_peeks_are_losses_and_gradients_as_they_are(model: str, executor: str) -> None:
     """Neither clipped nor decayed, of the mini-batch that comes next or of the others' samples."""
@@ -199,6 +202,7 @@ def test_peeks_are_losses_and_gradients_as_they_are(model: str, executor: str) -
             torch.testing.assert_close(got.messages[f"g {on}"][row], g, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("executor", ["serial", "one stack"])
 def test_a_peek_leaves_no_trace(executor: str, momentum: float) -> None:

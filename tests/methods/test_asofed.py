@@ -14,7 +14,7 @@ from fedkeel.methods.asofed import Accumulated, Followed, widened
 from fedkeel.params import Layout
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, layout_of, make_job, timeline, vector, view
-from tests.helpers.federation import EXECUTORS, LR, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, SIZES, Vector
 
 D = 4
 CURVATURE, CENTRE = np.array([0.5, 1.0, 2.0, 3.0]), np.array([1.0, -2.0, 0.0, 4.0])
@@ -233,7 +233,7 @@ def whole_run(lam: float, beta: float, server_lr: float) -> tuple[Vector, list[f
     return x, factors
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_a_run_by_hand(executor: str) -> None:
     """Every client is back several times, the slow ones after more than e seconds."""
     settings = {"name": "asofed", "lam": 0.7, "h_decay": 0.3, "server_lr": 2.0}
@@ -247,6 +247,7 @@ def test_a_run_by_hand(executor: str) -> None:
         assert each.bytes_down == each.bytes_up + 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_its_clients_go_with_other_servers_and_its_server_with_other_clients(executor: str) -> None:
     plain, theirs, ours = (

@@ -189,6 +189,7 @@ def test_fedprox_clients_with_a_fedadagrad_server_by_hand(executor: str) -> None
     np.testing.assert_allclose(federation.weights(result), x, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_all_that_composes_runs() -> None:
     first, local = federation.net(4), {"batch_size": "full"}
     for client, server in ACCEPTED:
@@ -200,6 +201,7 @@ def test_all_that_composes_runs() -> None:
         assert np.abs(moved).max() > 1e-4, (client, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -38,10 +38,17 @@ def smooth() -> nn.Module:
     return nn.Sequential(layers[0], nn.Tanh(), layers[2])
 
 
+@pytest.mark.slow
 @ALL
-@pytest.mark.parametrize("net", [lambda: federation.net(4), smooth], ids=["closed form", "vmap"])
-def test_all_executors_agree_on_one_round_of_one_step(name: str, net: Callable[[], nn.Module]) -> None:
-    kinds = ("serial", "stack 3", "processes")
+@pytest.mark.parametrize(
+    ("net", "kinds"),
+    [(lambda: federation.net(4), ("serial", "stack 3", "processes")), (smooth, ("serial", "stack 3"))],
+    ids=["closed form", "vmap"],
+)
+def test_all_executors_agree_on_one_round_of_one_step(
+    name: str, net: Callable[[], nn.Module], kinds: tuple[str, ...]
+) -> None:
+    """A worker process that trains one client after another does not care how stacks are computed."""
     local = {"epochs": 1, "batch_size": "full"}
     runs = [federation.train(small(name), kind, net(), rounds=1, per_round=N, local=local) for kind in kinds]
     assert {a.steps for a in runs[0][1][0].arrivals} == {1}
@@ -53,6 +60,7 @@ def test_all_executors_agree_on_one_round_of_one_step(name: str, net: Callable[[
         assert ends[0].train_loss == pytest.approx(runs[0][1][0].train_loss, abs=1e-12)
 
 
+@pytest.mark.slow
 @ALL
 def test_the_same_seed_gives_the_same_bits(name: str) -> None:
     """With partial participation of unequal clients, one of which has a single sample."""
@@ -142,6 +150,7 @@ def updates(simulation: Simulation, orders: list[Order], trained: Trained) -> Up
     )
 
 
+@pytest.mark.slow
 @ALL
 def test_a_convolutional_network_on_embedded_data(name: str) -> None:
     local = {"momentum": 0.0 if name == "mimelite" else 0.9, "clip_norm": 1, "weight_decay": 1e-3}

@@ -19,7 +19,8 @@ from fedkeel import Experiment, InputError, RoundEnd, run
 from fedkeel.methods.fedagg import optimal_learning_rates
 from fedkeel.methods.types import exact_sum
 from tests.helpers import federation
-from tests.helpers.federation import EPOCHS, EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EPOCHS, EVERY_EXECUTOR, EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.tiers import slow_but
 
 Settings = dict[str, Any]
 D, BYTES = federation.FEATURES * federation.CLASSES, 8
@@ -225,11 +226,12 @@ def check(chosen: Settings, executor: str = "serial", local: Settings | None = N
 
 
 @pytest.mark.parametrize("chosen", [{}, {"gradient_batches": "full"}, {"probe": True}, {"closed_loop": True}], ids=str)
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str, chosen: Settings) -> None:
     check(chosen, executor, {"epochs": 3})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{}, {"gradient_batches": "full", "probe": True, "closed_loop": True}], ids=str)
 @pytest.mark.parametrize(
     "local", [STEEP, {"momentum": 0.6}, BOUNDED, {**STEEP, **BOUNDED, "momentum": 0.6, "lr": 0.4}], ids=str
@@ -240,6 +242,7 @@ def test_falling_rates_momentum_decay_and_clipping_by_hand(executor: str, local:
     check(chosen, executor, local)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{}, {"probe": True, "gradient_batches": "full"}, {"closed_loop": True}], ids=str)
 @pytest.mark.parametrize("rho", [0.5, 0.7])
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
@@ -250,6 +253,7 @@ def test_stragglers_by_hand(executor: str, rho: float, chosen: Settings) -> None
     assert most == ([3, 3, 3, 3] if rho == 0.5 else [3, 2, 3, 3])
 
 
+@pytest.mark.slow
 def test_the_first_round_runs_at_the_base_rate() -> None:
     for chosen in ({}, {"closed_loop": True}):
         _, ends = federation.train({"name": "fedagg", **chosen}, local={"epochs": 3})
@@ -287,6 +291,7 @@ def test_an_epoch_that_nobody_has_done_yet_runs_at_the_base_rate() -> None:
     assert ends[1].report["planned_rates"][1:] == [LR, LR]
 
 
+@pytest.mark.slow
 def test_a_small_network_collapses_without_the_cap_and_learns_with_it() -> None:
     """Clients of two classes each, and many mini-batches in an epoch: the way of one is far longer than a gradient."""
     torch.manual_seed(0)
@@ -311,6 +316,7 @@ def test_a_small_network_collapses_without_the_cap_and_learns_with_it() -> None:
     assert largest[1] <= 10.001 * base < 10.001 * 2 * base < largest[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [{"epochs": 3, "lr": 6.0}, BOUNDED], ids=str)
 @pytest.mark.parametrize(
     ("executor", "batches"), [("serial", 1), ("serial", "full"), ("stack 3", "full"), ("processes, stack 2", 1)]
@@ -321,6 +327,7 @@ def test_algorithm_1_by_hand(executor: str, batches: int | str, local: Settings)
     assert (max(end.report["sweeps"][0][2] for end in ends) == 1) == ("lr" in local)
 
 
+@pytest.mark.slow
 def test_sweeps_end_by_their_number_or_by_the_tolerance_and_rates_shrink_from_sweep_to_sweep() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -334,6 +341,7 @@ def test_sweeps_end_by_their_number_or_by_the_tolerance_and_rates_shrink_from_sw
         assert (np.diff(trace[:, 2]) < 0).all()
 
 
+@pytest.mark.slow
 def test_sweeps_without_end_lead_to_rates_of_zero_with_a_warning() -> None:
     chosen = {"name": "fedagg", "reading": "literal", "sweeps": 70, "tolerance": 1e-12}
     with pytest.warns(UserWarning, match=r"stalls: after 70 sweeps.*accepted: algorithm\.reading=practical"):
@@ -343,7 +351,8 @@ def test_sweeps_without_end_lead_to_rates_of_zero_with_a_warning() -> None:
     np.testing.assert_allclose(federation.weights(result), federation.start(), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("executor", ["stack 3", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["stack 3", "processes"], "stack 3"))
 def test_numbers_that_travel_beside_the_weights_in_closed_form(executor: str) -> None:
     def beside(name: str = "fedagg", **chosen: Any) -> tuple[list[list[float]], list[RoundEnd]]:
         """[rounds, (up, down)], the same for every client."""
@@ -375,6 +384,7 @@ def test_an_exact_sum_is_the_same_in_any_order_and_grouping(seed: int, count: in
     assert torch.equal(exact_sum(torch.from_numpy(mixed[:cut])) + exact_sum(torch.from_numpy(mixed[cut:])), total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chosen", "dtype"), [({}, "float32"), ({}, "float64"), ({"reading": "literal", "sweeps": 2}, "float64")]
 )

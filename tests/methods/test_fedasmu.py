@@ -219,6 +219,7 @@ def test_what_is_too_stale_changes_nothing() -> None:
     assert after.log.keys() == state.log.keys() == {1, 3}
 
 
+@pytest.mark.slow
 def test_the_log_never_outgrows_the_versions_in_flight() -> None:
     rng = np.random.default_rng(1)
     rule = AsynchronousMixing(staleness_bound=6)

@@ -15,7 +15,18 @@ from fedkeel.methods import find
 from fedkeel.methods.fedasmu import DynamicMixing, FreshMerge
 from tests.helpers import federation
 from tests.helpers.fedasmu import Server
-from tests.helpers.federation import BATCH, CLASSES, EXECUTORS, FEATURES, LR, PER_ROUND, SEED, SIZES, N, Vector
+from tests.helpers.federation import (
+    BATCH,
+    CLASSES,
+    EVERY_EXECUTOR,
+    FEATURES,
+    LR,
+    PER_ROUND,
+    SEED,
+    SIZES,
+    N,
+    Vector,
+)
 
 EPOCHS, ROUNDS, SECONDS, EVERY = 4, 5, 0.25, 2.0
 """Seconds are binary fractions, so that what happens at one instant does so on both sides."""
@@ -162,7 +173,7 @@ def check(executor: str, name: str, after: int = EPOCHS // 2, **algorithm: Any) 
 
 
 @pytest.mark.parametrize("name", ["fedasmu", "fedssmu"])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_a_run_by_hand(executor: str, name: str) -> None:
     arrivals = check(executor, name, **MOVING)
     assert max(row.staleness for row in arrivals) > 1
@@ -170,6 +181,7 @@ def test_a_run_by_hand(executor: str, name: str) -> None:
     assert np.ptp([row.notes["gamma"] for row in arrivals if row.notes and row.slot]) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedasmu", "fedssmu"])
 @pytest.mark.parametrize(
     ("after", "settings"),
@@ -192,6 +204,7 @@ def test_fedssmus_round_ends_with_the_mean_of_its_first_model_and_all_arrivals()
     np.testing.assert_allclose(weights, np.tile([1 / 2, 1 / 3, 1 / 4], (ROUNDS, 1)), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_without_both_parts_it_is_fedasync_with_a_bound_to_the_bit(executor: str) -> None:
     ablated, ends = train(executor, {"name": "fedasmu", "ablation": 0, "staleness_bound": 3})
@@ -201,6 +214,7 @@ def test_without_both_parts_it_is_fedasync_with_a_bound_to_the_bit(executor: str
     assert {row.accepted for row in rows(ends)} == {True, False}
 
 
+@pytest.mark.slow
 def test_each_part_can_be_left_out_alone() -> None:
     whole, still, plain, both = (
         rows(train("serial", {"name": "fedasmu", "ablation": ablation})[1]) for ablation in ("none", "FA", "DA", 0)
@@ -217,6 +231,7 @@ def test_each_part_can_be_left_out_alone() -> None:
     assert {row.bytes_down for row in whole} == {up, 2 * up}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedasmu", "fedssmu"])
 def test_learnt_slots_are_the_same_however_clients_train(name: str) -> None:
     algorithm = {"name": name, "slot": "learned", "epsilon": 0.5, "q_lr": 0.5, "meta_lr": 1.0}
@@ -237,6 +252,7 @@ def test_learnt_slots_are_the_same_however_clients_train(name: str) -> None:
         assert [row.slot for row in rows(ends)] == [row.slot for row in arrivals]
 
 
+@pytest.mark.slow
 def test_a_proxy_judges_a_merge_by_what_others_have() -> None:
     """With fixed slots, that is for the record alone."""
     local, ends = train("stack 3", "fedasmu")
@@ -254,6 +270,7 @@ def test_a_proxy_judges_a_merge_by_what_others_have() -> None:
     assert len(merged) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "merges"),
     [

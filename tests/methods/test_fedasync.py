@@ -14,7 +14,7 @@ from fedkeel.methods.fedasync import NearStart
 from fedkeel.methods.staleness import Function, StalenessMixed, mix, staleness_factor
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, layout_of, make_job, timeline, vector, view
-from tests.helpers.federation import EXECUTORS, LR, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, Vector
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def told_by(ends: list[RoundEnd]) -> list[tuple[int, int, float]]:
     return [(each.client, each.staleness, each.weight) for end in ends for each in end.arrivals]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_a_run_by_hand(executor: str) -> None:
     settings = {"name": "fedasync", "alpha": 0.8, "a": 0.7, "mu": 0.3}
     result, ends = federation.train(settings, executor, schedule=SCHEDULE)
@@ -160,6 +160,7 @@ def test_a_run_with_discarded_updates_by_hand() -> None:
     assert [each.accepted for end in ends for each in end.arrivals] == [weight > 0 for *_, weight in told]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_without_a_pull_clients_are_plain_to_the_bit(executor: str) -> None:
     job, oracle = make_job(torch.ones(3)), cast(Oracle, None)

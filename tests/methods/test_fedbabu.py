@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from fedkeel import Experiment, FederatedData, InputError, Result, RoundEnd, run
 from fedkeel.runner import scores
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, PER_ROUND, ROUNDS, SEED, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, PER_ROUND, ROUNDS, SEED, Vector
+from tests.helpers.tiers import slow_but
 
 ROUGH: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.3, "lr_decay": 0.8}
 BODY = 8 * 3 * 4
@@ -99,7 +100,7 @@ def assert_spread(spread: dict[str, float], values: Vector) -> None:
     assert spread == pytest.approx({"mean": known.mean(), "std": known.std(), "worst_decile": known[0]}, abs=1e-12)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 @pytest.mark.parametrize("settings", [{}, ROUGH], ids=["plain", "momentum, decay and clipping"])
 def test_rounds_and_fine_tuning_by_hand(executor: str, settings: dict[str, Any]) -> None:
     result, _ = federation.train("fedbabu", executor, federation.net(4), local=settings)
@@ -115,6 +116,7 @@ def test_rounds_and_fine_tuning_by_hand(executor: str, settings: dict[str, Any])
     assert tuned != pytest.approx(shares(expected), abs=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["all", "body", "head"])
 def test_parts_that_fine_tuning_moves(part: str) -> None:
     result, _ = federation.train("fedbabu", "stack 3", federation.net(4), local=ROUGH, finetune={"part": part})
@@ -123,6 +125,7 @@ def test_parts_that_fine_tuning_moves(part: str) -> None:
     assert all(result.finetuned_accuracy != pytest.approx(other, abs=1e-12) for other in tuned.values())
 
 
+@pytest.mark.slow
 def test_fine_tuning_at_a_rate_of_its_own() -> None:
     result, _ = federation.train("fedbabu", model=federation.net(4), local=ROUGH, finetune={"lr": 0.4})
     assert result.finetuned_accuracy == pytest.approx(shares(result.model, epochs=5, lr=0.4, **ROUGH), abs=1e-12)
@@ -134,6 +137,7 @@ def test_a_body_that_is_not_there_cannot_be_fine_tuned() -> None:
         federation.train("fedavg", finetune={"epochs": 1, "part": "body"})
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_for_every_method_and_can_be_left_out() -> None:
     average, _ = federation.train("fedavg", model=federation.net(4), finetune={"epochs": 2})
     plain, _ = federation.train("fedavg", model=federation.net(4))
@@ -145,7 +149,8 @@ def test_fine_tuning_is_for_every_method_and_can_be_left_out() -> None:
         assert "client_accuracy_finetuned" not in result.summary
 
 
-@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["serial", "stack 3", "processes"], "serial", "stack 3"))
 def test_more_clients_than_are_fine_tuned_at_once(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two together, and those without samples have nothing to train or to be tested on."""
     empty = 0, 2, 3
@@ -158,6 +163,7 @@ def test_more_clients_than_are_fine_tuned_at_once(executor: str, monkeypatch: py
     assert_spread(result.summary["client_accuracy_finetuned"], tuned)
 
 
+@pytest.mark.slow
 def test_fine_tuning_that_diverges_is_told() -> None:
     """Weight decay makes weights grow about a hundredfold in a step: one is finite, forty are not."""
     local = {"epochs": 1, "batch_size": "full", "lr": 1.0, "weight_decay": 99.0}
@@ -172,6 +178,7 @@ def test_fine_tuning_that_diverges_is_told() -> None:
     assert lost.summary["client_accuracy"] is not None  # the run itself is not lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"dtype": "float32", "per_round": 5, "rounds": 20}], ids=["short", "longer"])
 def test_the_head_never_moves_and_is_everybodys(settings: dict[str, Any]) -> None:
     """Not by a rounding error: it is not even sent."""
@@ -182,11 +189,13 @@ def test_the_head_never_moves_and_is_everybodys(settings: dict[str, Any]) -> Non
     assert torch.equal(result.model[-1].weight, first)  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_only_the_body_travels() -> None:
     result, ends = federation.train("fedbabu", model=federation.net(4))
     assert_bytes(result, ends, BODY)
 
 
+@pytest.mark.slow
 def test_batch_norm_statistics_travel_with_the_body_and_are_fine_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     even = [

@@ -11,7 +11,7 @@ from fedkeel.methods import ServerState
 from fedkeel.methods.fedbuff import Buffered
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, layout_of, timeline, vector, view
-from tests.helpers.federation import EXECUTORS, LR, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, Vector
 
 K = 4
 
@@ -127,7 +127,7 @@ def train(executor: str = "serial", **settings: Any) -> tuple[Vector, list[Round
     return federation.weights(result), ends
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_a_run_by_hand(executor: str) -> None:
     w, ends = train(executor, buffer_size=3, server_lr=0.8, exponent=0.9)
     x, told = by_hand("drop", 3, 0.8, 0.9)
@@ -136,6 +136,7 @@ def test_a_run_by_hand(executor: str) -> None:
     np.testing.assert_allclose(w, x, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5, 12, 50])
 def test_the_rest_of_a_run_by_hand(size: int) -> None:
     """Twelve updates leave a rest of two, none, or never fill the buffer."""

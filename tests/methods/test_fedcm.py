@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 ALPHA = 0.3
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -74,12 +74,13 @@ def check(algorithm: dict[str, Any], executor: str, model: nn.Module | None = No
     np.testing.assert_allclose(result.simulation.core.model.state.memory["delta"], delta, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     """The model is a chain of layers: stacks have closed forms for it, and whole steps."""
     check({"name": "fedcm", "alpha": ALPHA}, executor, nn.Sequential(federation.net()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 @pytest.mark.parametrize("case", SETTINGS)
 def test_settings_by_hand(case: str, executor: str) -> None:
@@ -139,6 +140,7 @@ def test_alpha_one_is_fedavg_in_which_all_clients_count_alike() -> None:
     assert np.abs(federation.weights(result) - federation.weights(average)).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedcm", "mofedsam"])
 def test_the_direction_travels_down_and_nothing_more_comes_up(name: str) -> None:
     average, mixed = (federation.train(algorithm)[0].summary for algorithm in ("fedavg", name))
@@ -146,12 +148,13 @@ def test_the_direction_travels_down_and_nothing_more_comes_up(name: str) -> None
     assert mixed["bytes_down"] == 2 * average["bytes_down"]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_mofedsam_by_hand(executor: str) -> None:
     local = {"weight_decay": 0.1, "clip_norm": 0.3}
     check({"name": "mofedsam", "alpha": ALPHA, "rho": 0.5}, executor, rho=0.5, local=local)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half", [{"rho": 0.0}, {"rho": 0.5, "alpha": 1.0}])
 def test_both_halves_of_mofedsam_count(half: dict[str, float]) -> None:
     """FedCM alone and FedSAM alone are something else."""

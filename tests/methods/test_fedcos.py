@@ -14,7 +14,7 @@ from fedkeel.methods.job import Updates
 from fedkeel.methods.server import ServerState
 from fedkeel.params import Layout
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 
 def shares(models: Vector, start: Vector) -> Vector:
@@ -86,7 +86,7 @@ def by_hand(server_lr: float = 1.0, local: dict[str, Any] | None = None) -> tupl
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str, server_lr: float) -> None:
     result, ends = federation.train(
         {"name": "fedcos", "server_lr": server_lr}, executor, nn.Sequential(federation.net())

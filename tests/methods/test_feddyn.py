@@ -14,7 +14,7 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.feddyn import DynamicAverage, DynamicRegulariser
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, N, Vector, beside_empty_clients
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, N, Vector, beside_empty_clients
 from tests.helpers.quadratics import Quadratic, job, settled
 
 ALPHA = 0.4
@@ -71,13 +71,14 @@ def check(result: Result, hand: Hand) -> None:
         np.testing.assert_allclose(-hand.alpha[client] * message["h"], hand.grad[client], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     """The model is a chain of layers: stacks have closed forms for it, and whole steps."""
     result, _ = federation.train(FEDDYN, executor, nn.Sequential(federation.net()))
     check(result, by_hand())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.2)])
 def test_with_momentum_and_weight_decay(momentum: float, decay: float, executor: str) -> None:
@@ -85,7 +86,7 @@ def test_with_momentum_and_weight_decay(momentum: float, decay: float, executor:
     check(result, by_hand(momentum, decay))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_scaled_alpha_by_hand(executor: str) -> None:
     """alpha mean(n) / n_i, n over all clients and not over those who take part."""
     result, _ = federation.train({**FEDDYN, "scale_alpha": True}, executor, nn.Sequential(federation.net()))
@@ -93,6 +94,7 @@ def test_scaled_alpha_by_hand(executor: str) -> None:
     assert np.abs(by_hand(scale=True).mean - by_hand().mean).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [{"linear": 0}, {"quadratic": 0}, {"divide_by": federation.PER_ROUND}, {"sampled": True}]
 )
@@ -152,6 +154,7 @@ def test_the_clients_count_alike() -> None:
     assert all(arrival.weight == pytest.approx(1 / 3) for end in ends for arrival in end.arrivals)
 
 
+@pytest.mark.slow
 def test_nothing_more_travels_than_in_fedavg_but_the_scale() -> None:
     jobs = ROUNDS * federation.PER_ROUND
     average, plain, scaled = (
@@ -161,6 +164,7 @@ def test_nothing_more_travels_than_in_fedavg_but_the_scale() -> None:
     assert average["bytes_down"] == plain["bytes_down"] == scaled["bytes_down"] - 8 * jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [False, True])
 def test_clients_without_data_change_nothing(scale: bool) -> None:
     """They can never take part, so they are none of the N, nor part of the mean size."""
@@ -169,6 +173,7 @@ def test_clients_without_data_change_nothing(scale: bool) -> None:
     np.testing.assert_allclose(beside, alone, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_unlike_clients_end_at_the_true_optimum_where_fedavg_does_not() -> None:
     """Fifty steps solve a client's regularised problem all but exactly."""
     found, optimum = settled(DynamicRegulariser(alpha=0.5), DynamicAverage(), 120, epochs=25)

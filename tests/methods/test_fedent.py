@@ -54,6 +54,7 @@ def problems(draw: st.DrawFn) -> tuple[Problem, float]:
     return (a, q, h, draw(powers(-3, 0)), a * draw(powers(-2, 2)), beta), draw(powers(-2, 1))
 
 
+@pytest.mark.slow
 @given(problems())
 @example(((1.0, 0.0, 0.0, 0.01, 1.0, 0.99), 1.0))
 @example(((1.0, 0.0, 4.0, 0.3, 1.0, 0.99), 1.0))
@@ -130,6 +131,7 @@ def test_the_closed_form_is_never_negative(q: float, p: float, expected: float) 
     np.testing.assert_allclose(found, [expected], rtol=1e-6, atol=1e-15)
 
 
+@pytest.mark.slow
 @given(problems(), st.floats(0.01, 0.99))
 def test_the_slope_is_that_of_the_objective(given: tuple[Problem, float], part: float) -> None:
     problem, top = given
@@ -155,6 +157,7 @@ def implied(rates: Vector, a: float, q: Vector, h: Vector, shares: Vector) -> fl
     return float(sum(s * (a - 2 * r * qi + r * r * hi) for r, qi, hi, s in zip(rates, q, h, shares, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reading", ["practical", "literal"])
 def test_phi2_is_what_the_rates_make_it(reading: fedent.Reading) -> None:
     converged = 0
@@ -179,6 +182,7 @@ def test_a_model_of_zeros_has_no_rates(reading: fedent.Reading) -> None:
     assert (phi2, sweeps) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "q", "h"), [(0.05, 0.3, 0.5), (0.9, 0.05, 0.9), (0.3, -0.4, 0.5), (0.99, 0.5, 4.0)])
 def test_equal_clients_get_the_rate_of_a_grid(beta: float, q: float, h: float) -> None:
     """Of all rates, the one that a grid finds best at the phi2 which it makes; 0 in the first two problems."""

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.tiers import slow_but
 
 D, NUMBER = federation.FEATURES * federation.CLASSES, 8  # weights of the federation's model, and bytes of a float64
 
@@ -140,12 +141,13 @@ def check(name: str, executor: str, model: nn.Module | None = None) -> None:
             assert end.report[key] == pytest.approx(value, rel=1e-7 if key == "phi2" else 1e-9), key
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", slow_but(EXECUTORS, "serial"))
 def test_rounds_by_hand(executor: str) -> None:
     """The model is a chain of layers, for which stacks have closed forms."""
     check("bounds", executor, nn.Sequential(federation.net()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_every_setting_by_hand(executor: str, name: str) -> None:
@@ -165,6 +167,7 @@ def test_phi2_is_reported_as_exactly_as_it_is_known() -> None:
     assert ends[0].report["phi2"] == pytest.approx(by_hand("plain").reports[0]["phi2"], rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bounds", "up", "down"), [(False, 2, 1), (True, 3, 1 + D)])
 def test_only_numbers_travel_beside_the_weights(bounds: bool, up: int, down: int) -> None:
     (plain, average), (more, entropy) = (

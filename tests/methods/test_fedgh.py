@@ -19,7 +19,8 @@ from fedkeel.models.classifier import Classifier
 from fedkeel.params import FlatModel, Layout
 from fedkeel.wire.orders import Order
 from tests.helpers import federation
-from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, ROUNDS, SEED
+from tests.helpers.federation import BATCH, EPOCHS, EVERY_EXECUTOR, LR, ROUNDS, SEED
+from tests.helpers.tiers import slow_but
 
 Clients = list[tuple[Tensor, Tensor]]
 
@@ -116,7 +117,7 @@ def _larger_test_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federation, "data", lambda: federated(uneven()))
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     result, _ = federation.train("fedgh", executor, federation.net(4))
     check(result, federation.net(4), uneven())
@@ -127,6 +128,7 @@ def test_rounds_by_hand(executor: str) -> None:
 ROUGH = {"momentum": 0.9, "weight_decay": 0.1, "lr_decay": 0.8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 @pytest.mark.parametrize("server", [{}, {"header_lr": 0.7}, {"train_header": False}], ids=str)
 @pytest.mark.parametrize("net", [biased(), federation.net()], ids=["with bias", "bare"])
@@ -145,7 +147,8 @@ def test_absentees_keep_their_models() -> None:
         assert same == (client not in federation.chosen(1))
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["serial", "processes"], "serial"))
 def test_batch_norm_statistics_are_private(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federation, "data", lambda: federated(even()))
     result, ends = federation.train("fedgh", executor, biased(nn.BatchNorm1d(4)))
@@ -154,7 +157,8 @@ def test_batch_norm_statistics_are_private(executor: str, monkeypatch: pytest.Mo
     assert {a.bytes_down for end in ends for a in end.arrivals} == {8 * (4 * 2 + 2)}
 
 
-@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["serial", "stack 3", "processes"], "serial", "stack 3"))
 def test_the_header_goes_down_and_the_means_of_classes_go_up(executor: str) -> None:
     result, ends = federation.train("fedgh", executor, federation.net(4))
     rows = [(arrival, len({*uneven()[arrival.client][1].tolist()})) for end in ends for arrival in end.arrivals]

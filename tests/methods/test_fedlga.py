@@ -18,7 +18,7 @@ from fedkeel.methods.types import Reading
 from fedkeel.params import Layout
 from tests.helpers import federation
 from tests.helpers.commands import fedkeel
-from tests.helpers.federation import BATCH, EXECUTORS, LR, SIZES, Vector
+from tests.helpers.federation import BATCH, EVERY_EXECUTOR, LR, SIZES, Vector
 
 READINGS: list[Reading] = ["practical", "literal"]
 EPOCHS, PER_ROUND, ROUNDS = 5, 4, 4
@@ -206,17 +206,19 @@ def test_literal_reverses_an_orthogonal_straggler_with_a_large_gradient() -> Non
     np.testing.assert_allclose(approximate_update(delta, full, 1, 5, 0.01, 5), [5.0, 0.0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 @pytest.mark.parametrize("fleet", [SOME, NOBODY], ids=["some finish", "nobody finishes"])
 def test_rounds_by_hand(executor: str, fleet: dict[str, Any]) -> None:
     check(executor, fleet, server_lr=0.7)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_the_literal_reading_by_hand(executor: str) -> None:
     check(executor, SOME, reading="literal", server_lr=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", [NOBODY, {"rho": 0.6, "tau_max": 3}])
 @pytest.mark.parametrize(
     "settings",
@@ -241,6 +243,7 @@ def test_the_report_counts_stragglers_and_those_whose_completion_was_cut() -> No
     assert any(factor < 1 for factors in by_hand(ends, "literal")[1] for factor in factors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_a_proximal_pull_shortens_the_path_by_which_the_server_divides(executor: str) -> None:
     w, ends = train(executor, client="fedprox", mu=2.0)
@@ -248,6 +251,7 @@ def test_a_proximal_pull_shortens_the_path_by_which_the_server_divides(executor:
     assert np.abs(w - by_hand(ends, mu=2.0, seen_mu=0.0)[0]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_it_goes_with_other_client_rules() -> None:
     rules: list[dict[str, Any]] = [{}, {"client": "fedsam"}, {"client": "fedprox", "mu": 1.0}]
     plain, sharp, near = (train(**rule)[0] for rule in rules)
@@ -255,6 +259,7 @@ def test_it_goes_with_other_client_rules() -> None:
     assert min(np.abs(plain - sharp).max(), np.abs(plain - near).max(), np.abs(sharp - near).max()) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fleet", [{"rho": 0.0}, {"rho": 1.0, "tau_max": 0}], ids=str)
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
 def test_when_everybody_finishes_it_is_fedavg_to_the_bit(fleet: dict[str, Any], server_lr: float) -> None:
@@ -273,6 +278,7 @@ def test_one_number_more_goes_up_than_in_fedavg(dtype: str, width: int) -> None:
         assert [a.bytes_down for a in end.arrivals] == [a.bytes_down for a in plain.arrivals]
 
 
+@pytest.mark.slow
 def test_literal_stops_when_it_runs_away_and_says_what_to_do(tmp_path: Path) -> None:
     stopped = fedkeel("run", *RUNAWAY, "algorithm.reading=literal", cwd=tmp_path)
     assert stopped.returncode == DivergenceError.exit_code == 3

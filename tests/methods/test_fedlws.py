@@ -13,7 +13,7 @@ from fedkeel.methods.job import Updates
 from fedkeel.methods.server import ServerState
 from fedkeel.params import Layout
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 SAMPLES = [2, 5, 9]
 LAYERS = [slice(0, 16), slice(16, 26)]  # Linear(3, 4) and Linear(4, 2), weight and bias together
@@ -132,7 +132,7 @@ def by_hand(mu: float = 0.0, **settings: Any) -> tuple[Vector, list[float]]:
     return x, raws
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     result, _ = federation.train({"name": "fedlws", "beta": 0.4}, executor)
     expected, raw = by_hand(beta=0.4)
@@ -140,6 +140,7 @@ def test_rounds_by_hand(executor: str) -> None:
     np.testing.assert_allclose(federation.weights(result), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_defaults_variance_and_another_client_rule() -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {}),

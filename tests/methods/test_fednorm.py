@@ -13,13 +13,14 @@ from torch import nn
 from fedkeel.methods.fednorm import NormRate, norm_learning_rate
 from tests.helpers import federation
 from tests.helpers.arrivals import make_job
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 D, NUMBER = federation.FEATURES * federation.CLASSES, 8  # weights of the federation's model, and bytes of a float64
 RULE: dict[str, Any] = {"gamma": 0.5, "beta": 0.9}
 MISTAKES = ["towards the move", "the first model's move", "a rate an epoch", "the capped rate goes on", "no floor"]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.floats(0.02, 0.98), st.floats(-2, 2))
 def test_the_rate_is_the_best_of_a_grid(seed: int, beta: float, power: float) -> None:
     rng = np.random.default_rng(seed)
@@ -93,7 +94,7 @@ def rates(ends: Any) -> list[list[list[float]]]:
 
 
 @pytest.mark.parametrize("reading", ["practical", "literal"])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str, reading: str) -> None:
     """The model is a chain of layers: stacks have closed forms for it, and whole steps."""
     check({**RULE, "reading": reading, "server_lr": 1.3}, executor, model=nn.Sequential(federation.net()))
@@ -111,6 +112,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_every_setting_by_hand(executor: str, name: str) -> None:

@@ -17,7 +17,7 @@ from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.server import ServerRule, ServerState
 from fedkeel.params import Layout
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 
 def normaliser(steps: int, lr: float, momentum: float, mu: float) -> float:
@@ -98,7 +98,8 @@ def test_rounds_by_hand(case: dict[str, Any]) -> None:
     np.testing.assert_allclose([[arrival.weight for arrival in end.arrivals] for end in ends], factors, rtol=1e-12)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 @pytest.mark.parametrize("case", ["plain", "momentum and proximal"])
 def test_under_every_executor(case: str, executor: str) -> None:
     result, _ = trained(CASES[case], executor)
@@ -124,6 +125,7 @@ def test_the_factors_do_not_sum_to_one() -> None:
     np.testing.assert_allclose(state.w, [1, 1], rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_equal_work_is_fedavg(mu: float, momentum: float) -> None:

@@ -15,7 +15,8 @@ from fedkeel.methods.job import Updates
 from fedkeel.methods.server import ServerState
 from fedkeel.params import Layout
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.tiers import slow_but
 
 METHODS = ["fedadam", "fedyogi", "fedadagrad"]
 OTHER = {"server_lr": 0.05, "beta1": 0.6, "tau": 0.01}
@@ -75,7 +76,7 @@ def test_rounds_by_hand(name: str, settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(federation.weights(result), by_hand(name, **settings), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_under_every_executor(executor: str) -> None:
     result, _ = federation.train({"name": "fedyogi", "bias_correction": True}, executor)
     np.testing.assert_allclose(federation.weights(result), by_hand("fedyogi", bias_correction=True), rtol=0, atol=1e-12)
@@ -158,7 +159,8 @@ def normed_by_hand(rounds: int, epochs: int) -> tuple[Vector, dict[str, Vector]]
     return x, buffers
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["serial", "processes"], "serial"))
 def test_buffers_are_averaged_plainly_and_left_alone_by_the_optimiser(executor: str) -> None:
     experiment = Experiment(
         algorithm="fedadam",

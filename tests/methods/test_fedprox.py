@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 
 def by_hand(mu: float, momentum: float = 0.0) -> Vector:
@@ -22,7 +22,7 @@ def by_hand(mu: float, momentum: float = 0.0) -> Vector:
     return x
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     result, _ = federation.train({"name": "fedprox", "mu": 0.7}, executor)
     np.testing.assert_allclose(federation.weights(result), by_hand(0.7), rtol=0, atol=1e-12)

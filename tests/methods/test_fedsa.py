@@ -11,7 +11,7 @@ from fedkeel.methods.fedsa import TwoStages
 from fedkeel.methods.server import Progress
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, job_seconds, layout_of, timeline, vector, view
-from tests.helpers.federation import EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, Vector
+from tests.helpers.federation import EPOCHS, EVERY_EXECUTOR, LR, PER_ROUND, ROUNDS, Vector
 
 
 def asked(rule: TwoStages, version: int, planned: int = 100, per_round: int = 10) -> tuple[int, float]:
@@ -87,7 +87,7 @@ def whole_run(stage1: float, decay: float) -> tuple[Vector, list[tuple[int, int,
     return x, told
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_a_run_by_hand(executor: str) -> None:
     settings = {"name": "fedsa", "stage1": 0.3, "decay": 2.0}
     result, ends = federation.train(settings, executor, schedule={"trigger_seconds": 4.0, "busy_share": 0.7})

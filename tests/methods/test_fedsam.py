@@ -12,9 +12,22 @@ from torch.nn.functional import cross_entropy
 from fedkeel import Experiment, FederatedData, Result, run, streams
 from fedkeel.methods.fedsam import SharpnessAware
 from tests.helpers import federation
-from tests.helpers.federation import BATCH, CLASSES, EPOCHS, EXECUTORS, FEATURES, LR, ROUNDS, SEED, SIZES, Vector
+from tests.helpers.federation import (
+    BATCH,
+    CLASSES,
+    EPOCHS,
+    EVERY_EXECUTOR,
+    EXECUTORS,
+    FEATURES,
+    LR,
+    ROUNDS,
+    SEED,
+    SIZES,
+    Vector,
+)
 from tests.helpers.oracles import oracle
 from tests.helpers.quadratics import job
+from tests.helpers.tiers import slow_but
 
 HIDDEN, RHO = 4, 0.5
 FEDSAM = {"name": "fedsam", "rho": RHO}
@@ -92,7 +105,7 @@ def by_hand(
     return x, history
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     """The recorded loss is that of the point from which a client climbs."""
     result, ends = train(FEDSAM, executor)
@@ -101,6 +114,7 @@ def test_rounds_by_hand(executor: str) -> None:
     np.testing.assert_allclose([end.train_loss for end in ends], losses, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 @pytest.mark.parametrize("local", LOCAL)
 def test_decay_clipping_and_momentum_by_hand(local: dict[str, float], executor: str) -> None:
@@ -109,6 +123,7 @@ def test_decay_clipping_and_momentum_by_hand(local: dict[str, float], executor: 
     assert np.abs(by_hand(local)[0] - by_hand()[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "local"),
     [
@@ -139,7 +154,7 @@ def test_a_gradient_of_zero_is_no_direction_to_climb(executor: str) -> None:
     np.testing.assert_allclose(federation.weights(result), federation.start(), rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes, stack 2"])
+@pytest.mark.parametrize("executor", slow_but(["serial", "processes, stack 2"], "serial"))
 def test_with_fedadam_on_the_server(executor: str) -> None:
     settings = {"rho": RHO, "server_lr": 0.05, "tau": 0.01}
     result, _ = train({"client": "fedsam", "server": "fedadam", **settings}, executor)

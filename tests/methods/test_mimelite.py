@@ -9,7 +9,7 @@ from torch import nn
 
 from fedkeel import Experiment, InputError, RoundEnd, run
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SIZES, Vector
 
 BETA = 0.8
 ALL = {"lr_decay": 0.7, "weight_decay": 0.2, "clip_norm": 0.25}
@@ -70,13 +70,14 @@ def check(settings: dict[str, Any], executor: str, model: nn.Module | None = Non
 
 
 @pytest.mark.parametrize("form", ["paper", "fedjax"])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str, form: str) -> None:
     """The model is a chain of layers: stacks have closed forms for it, and whole steps."""
     settings = {"form": form, "server_lr": 0.7}
     check(settings, executor, nn.Sequential(federation.net()), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [{}, *({key: value} for key, value in ALL.items()), ALL])
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_clipping_decay_and_a_falling_rate_by_hand(executor: str, local: dict[str, float]) -> None:
@@ -86,6 +87,7 @@ def test_clipping_decay_and_a_falling_rate_by_hand(executor: str, local: dict[st
         assert np.abs(by_hand(local=local)[0] - by_hand()[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_federation_tells_the_method_from_its_usual_mistakes(wrong: str) -> None:
     result, _ = federation.train({"name": "mimelite", "beta": BETA})
@@ -102,6 +104,7 @@ def test_the_first_momentum_is_the_gradient_of_all_samples_at_the_first_model() 
     np.testing.assert_allclose(result.simulation.core.model.state.memory["m"], expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["paper", "fedjax"])
 def test_without_momentum_it_is_fedavg(form: str) -> None:
     average, _ = federation.train("fedavg")

@@ -16,7 +16,8 @@ from fedkeel.methods.moon import Contrastive, contrast
 from fedkeel.params import FlatModel
 from fedkeel.wire.orders import Order
 from tests.helpers import federation
-from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, ROUNDS, SEED
+from tests.helpers.federation import BATCH, EPOCHS, EVERY_EXECUTOR, LR, ROUNDS, SEED
+from tests.helpers.tiers import slow_but
 
 MU, TAU = 2.0, 0.4
 MOON = {"name": "moon", "mu": MU, "temperature": TAU}
@@ -115,7 +116,7 @@ def test_the_contrast_is_a_cross_entropy_over_two_cosines(temperature: float) ->
         assert float(gradient[place]) == pytest.approx(slope, rel=1e-5, abs=1e-8)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str) -> None:
     result, ends = federation.train(MOON, executor, federation.net(4))
     model, losses, _ = by_hand(federation.net(4), federation_clients(), federation.PER_ROUND)
@@ -123,6 +124,7 @@ def test_rounds_by_hand(executor: str) -> None:
     assert [end.train_loss for end in ends] == pytest.approx(losses, abs=1e-12)  # without the contrast
 
 
+@pytest.mark.slow
 def test_what_the_penalty_is_about() -> None:
     """Zero is FedAvg; it takes a client's own model of last time, at first the global one, to make a difference."""
     average, _ = federation.train("fedavg", model=federation.net(4))
@@ -137,7 +139,8 @@ def test_what_the_penalty_is_about() -> None:
     np.testing.assert_allclose(federation.weights(once), federation.weights(plain), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["serial", "processes"], "serial"))
 def test_batch_norm_by_hand(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sent model contrasts with the statistics that were sent, the client's own with those that it ended with."""
     monkeypatch.setattr(federation, "data", even_data)
@@ -198,12 +201,13 @@ class Twice(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes"])
+@pytest.mark.parametrize("executor", slow_but(["serial", "stack 3", "processes"], "serial", "stack 3"))
 def test_a_head_that_is_called_twice_is_refused(executor: str) -> None:
     with pytest.raises(InputError, match="calls its head 2 times; accepted: once"):
         federation.train(MOON, executor, Twice())
 
 
+@pytest.mark.slow
 def test_a_projection_between_body_and_head() -> None:
     """On the paper's network, the features are those of the projection."""
     size = {"train_limit": 60, "test_limit": 50}

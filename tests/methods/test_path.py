@@ -51,6 +51,7 @@ momenta = st.one_of(st.just(0.0), st.floats(0, 0.99))
 pulls = st.one_of(st.just(0.0), st.floats(0, 2))
 
 
+@pytest.mark.slow
 @given(stacks(), momenta, pulls)
 def test_every_client_of_a_stack_walks_as_simulated(clients: list[Client], momentum: float, pull: float) -> None:
     got = lengths(clients, momentum, pull)

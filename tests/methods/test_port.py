@@ -14,7 +14,7 @@ from fedkeel.methods import ServerState
 from fedkeel.methods.port import Weighed, cosine
 from tests.helpers import federation
 from tests.helpers.arrivals import arrival, job_seconds, layout_of, timeline, vector, view
-from tests.helpers.federation import EXECUTORS, LR, SIZES, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, SIZES, Vector
 
 K = 3
 
@@ -188,7 +188,7 @@ def whole_run(minimum: int, notify: bool) -> tuple[Vector, list[tuple[int, int, 
     return models[-1], told, weights
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 @pytest.mark.parametrize("notify", [True, False])
 def test_a_run_by_hand(executor: str, notify: bool) -> None:
     """Devices that are told send the epochs that they have finished."""

@@ -11,7 +11,7 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.scaffold import ControlledAverage, ControlledSGD
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, N, Vector, beside_empty_clients
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, N, Vector, beside_empty_clients
 from tests.helpers.quadratics import settled
 
 LOCAL: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def check(result: Result, expected: tuple[Vector, Vector, dict[int, Vector]]) ->
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", EVERY_EXECUTOR)
 def test_rounds_by_hand(executor: str, option: str) -> None:
     """The model is a chain of layers: stacks have closed forms for it, and whole steps."""
     model = nn.Sequential(federation.net())
@@ -88,6 +88,7 @@ def test_rounds_by_hand(executor: str, option: str) -> None:
     check(result, by_hand(option, server_lr=0.8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 @pytest.mark.parametrize("local", LOCAL)
 def test_control_variates_are_mean_gradients_whatever_the_optimiser(local: str, executor: str) -> None:
@@ -163,6 +164,7 @@ def test_clients_without_data_change_nothing() -> None:
     np.testing.assert_allclose(beside, alone, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_unlike_clients_end_at_the_true_optimum_where_fedavg_does_not() -> None:
     found, optimum = settled(ControlledSGD(), ControlledAverage(), 200)
     np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-9)

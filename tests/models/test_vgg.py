@@ -30,6 +30,7 @@ def test_layers_and_512_features_after_the_average_pool_fedagg_section_vi_a5(tra
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "extras"), [("batch", 2), ("group", 2), ("none", 1)])
 def test_a_norm_adds_two_weights_a_channel_and_takes_the_bias(count, norm, extras):
     expected = sum(9 * before * after + extras * after for before, after in PAIRS) + (512 * 100 + 100)

@@ -84,6 +84,7 @@ def test_options_that_are_not_chosen_are_completed():
         complete("lenet5", {"projection": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "inputs"), FITTING, ids=str)
 def test_body_gives_features_and_a_linear_head_gives_logits(name, inputs):
     model = build(name, inputs).eval()
@@ -98,6 +99,7 @@ def test_body_gives_features_and_a_linear_head_gives_logits(name, inputs):
     torch.testing.assert_close(logits, features @ model.head.weight.T + model.head.bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [(name, {}) for name in names()]
@@ -116,6 +118,7 @@ def test_one_step_on_images_that_are_not_square_moves_every_parameter(name, chos
     assert all(value.isfinite().all() for value in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NORMALISED)
 def test_norm_selects_the_normalisation_and_only_batch_norm_has_buffers(name):
     inputs = usual(name)
@@ -167,6 +170,7 @@ def test_weights_follow_the_global_generator(name):
     assert not torch.equal(weights(3), weights(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_smallest_image_trains_even_alone_and_a_smaller_one_is_refused(name):
     side = SMALLEST[name]
@@ -227,6 +231,7 @@ def test_inputs_without_substance_are_refused(bad):
         Inputs(**{"shape": (1, 28, 28), "classes": 10, **bad})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [

@@ -178,6 +178,7 @@ def places(whole: bytes) -> list[int]:
     return [*range(100), *range(100, len(whole), 5), len(whole) - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [STATE, TENSORS])
 def test_a_flipped_bit_anywhere_is_noticed(two: Path, name: str) -> None:
     file = two / "checkpoint" / "round-2" / name
@@ -191,6 +192,7 @@ def test_a_flipped_bit_anywhere_is_noticed(two: Path, name: str) -> None:
     assert number_of(loaded.state) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [STATE, TENSORS])
 def test_a_missing_or_additional_end_is_noticed(two: Path, name: str) -> None:
     file = two / "checkpoint" / "round-2" / name
@@ -483,6 +485,7 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path: Path, situation: Situation) 
     assert seen == [old] * after + [2] * (len(seen) - after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", [first, next_one, same_number])
 def test_a_second_kill_loses_nothing(tmp_path: Path, situation: Situation) -> None:
     """At any step of the next attempt, which begins by tidying up behind the first one."""
@@ -525,6 +528,7 @@ def go_on(folder: Path, number: int = 5) -> None:
     assert names(folder) == [f"round-{number}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
 def test_an_error_at_any_step_loses_nothing(tmp_path: Path, situation: Situation, code: int) -> None:
@@ -549,6 +553,7 @@ def test_an_error_at_any_step_loses_nothing(tmp_path: Path, situation: Situation
             break
 
 
+@pytest.mark.slow
 def test_a_process_that_is_really_killed_loses_nothing(tmp_path: Path) -> None:
     least = 0
     for _ in range(5):

@@ -144,6 +144,7 @@ states: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(states)
 @settings(max_examples=50, deadline=None)
 def test_every_state_survives(state: Any) -> None:

@@ -214,6 +214,7 @@ def full_after(round: int, size: int) -> Iterator[Any]:
         yield progress
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 700, 3000])
 @pytest.mark.parametrize("round", [1, 3, 4])
 def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Path, round: int, size: int) -> None:
@@ -234,6 +235,7 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     same(whole, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", range(0, 30, 3))
 def test_a_disk_that_fails_once_at_any_time(
     whole: Path, tmp_path: Path, call: int, monkeypatch: pytest.MonkeyPatch
@@ -259,6 +261,7 @@ def test_a_disk_that_fails_once_at_any_time(
     assert (whole / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_while_the_run_is_resumed(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a"
     with full_after(3, 10) as progress, pytest.raises(FedkeelError):

@@ -98,6 +98,7 @@ def test_windows_by_hand(tmp_path: Path) -> None:
     assert len(windows(devices, 3, 20.0)) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"speed_ratio": 5, "availability": 0.5, "profile": "lognormal"}])
 @pytest.mark.parametrize("clients", [1, 2, 500])
 def test_fleets_of_any_size_can_be_drawn(settings: dict[str, Any], clients: int, tmp_path: Path) -> None:
@@ -133,6 +134,7 @@ def test_the_command_prints_a_table_and_draws(tmp_path: Path) -> None:
     assert (tmp_path / "fleet-uniform.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_trace_and_what_a_model_costs(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(TRACE)
     (tmp_path / "e.yaml").write_text("fleet: {profile: trace.csv, dropout: 0.1, latency_seconds: 2}\n")
@@ -153,6 +155,7 @@ def test_the_command_shows_a_trace_and_what_a_model_costs(tmp_path: Path) -> Non
     assert (tmp_path / "pictures" / "fleet-trace.png").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

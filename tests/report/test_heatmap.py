@@ -10,6 +10,7 @@ from fedkeel.report.heatmap import _draw, label_heatmap
 COUNTS = np.array([[0, 5], [3, 0], [2, 2]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "classes"), [(5, 2), (100, 10), (1000, 200)])
 def test_a_png_of_readable_size_is_written(tmp_path, clients, classes):
     label_heatmap(np.random.default_rng(0).integers(0, 9, (clients, classes)), tmp_path / "labels.png")
@@ -37,6 +38,7 @@ def test_the_colour_bar_counts_samples_and_none_is_white():
     assert image.get_clim() == (1, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [np.zeros((3, 2), dtype=int), np.ones((1, 1), dtype=int)])
 def test_nothing_to_tell_apart_is_drawn_too(tmp_path, counts):
     label_heatmap(counts, tmp_path / "labels.png")
@@ -57,6 +59,7 @@ def test_ticks_are_whole_numbers_and_few(clients):
     assert min(clients, 5) <= len(ticks) <= 21
 
 
+@pytest.mark.slow
 def test_pyplot_has_no_figure_left_open(tmp_path):
     label_heatmap(COUNTS, tmp_path / "labels.png")
     assert pyplot.get_fignums() == []

@@ -22,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_least_mean_and_most_of_every_epoch(folder: Path) -> None:
     rows = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     rounds, used = by_epoch(RunRecord.read(folder))
@@ -43,6 +44,7 @@ def test_an_epoch_that_nobody_did_is_left_open(folder: Path, tmp_path: Path) -> 
     assert used[1, 1].tolist() == [0.3] * 3
 
 
+@pytest.mark.slow
 def test_the_command_draws_several_runs(folder: Path, tmp_path: Path) -> None:
     done = fedkeel("plot", str(folder), str(folder), "--what", "rates", cwd=tmp_path)
     assert done.stdout.split() == ["rates.png"]

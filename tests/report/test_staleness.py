@@ -97,6 +97,7 @@ def test_damaged_and_empty_records_are_told(tmp_path: Path) -> None:
             draw([record(tmp_path, ROWS)], [tmp_path / "a.txt"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["staleness", "weights"])
 def test_the_command(tmp_path: Path, what: str) -> None:
     record(tmp_path / "run", ROWS)

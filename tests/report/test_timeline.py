@@ -95,6 +95,7 @@ def test_lost_and_refused_jobs_are_marked(tmp_path: Path) -> None:
     assert marks == {"end of a lost job": [[15.5, 1.0], [14.0, 0.0]], "upload refused": [[12.0, 1.0]]}
 
 
+@pytest.mark.slow
 def test_many_devices_are_thinned_out_evenly_and_the_title_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_run_is_drawn_as_it_was(tmp_path: Path) -> None:
     assert worked == pytest.approx(sum(rows))
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     record(tmp_path / "run", ARRIVALS, UNFINISHED)
     done = fedkeel("plot", "run", "--what", "timeline", "--first", "1", "--last", "20", cwd=tmp_path)

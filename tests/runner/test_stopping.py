@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from fedkeel import Experiment, RoundEnd, Sink, api, cli
+from fedkeel import Experiment, RoundEnd, Sink, api
 from fedkeel.cli import display
 from fedkeel.local.executors import choose
 from fedkeel.runner import summary
 from fedkeel.runner.stopping import Stop
 from tests.helpers.commands import fedkeel
 from tests.helpers.folders import left, rows, same
+from tests.helpers.processes import begin, ended, nobody_left
 from tests.helpers.repository import ROOT
 
 SERIAL = ["executor.kind=serial", "executor.stack=0", "executor.channels_last=false"]
@@ -107,12 +108,14 @@ def test_ctrl_c_finishes_the_round_and_says_how_to_go_on(whole: Path, tmp_path: 
     same(whole, tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_sigterm_does_the_same_with_a_code_of_its_own(whole: Path, tmp_path: Path) -> None:
     assert stopped(tmp_path, 3, [signal.SIGTERM]).returncode == 143
     assert fedkeel("run", "--resume", "a", cwd=tmp_path).returncode == 0
     same(whole, tmp_path / "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [[signal.SIGINT] * 2, [signal.SIGTERM] * 2, [signal.SIGTERM, signal.SIGINT]])
 @pytest.mark.parametrize("every", [1, 3])
 def test_the_second_time_it_stops_at_once(whole: Path, tmp_path: Path, numbers: Signals, every: int) -> None:
@@ -135,6 +138,7 @@ def test_a_signal_before_the_rounds_ends_it_at_once(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_behind_the_rounds_loses_nothing(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summarise = summary.summarise
     monkeypatch.setattr(api, "summarise", lambda *_: signal.raise_signal(signal.SIGINT))
@@ -148,6 +152,7 @@ def test_a_signal_behind_the_rounds_loses_nothing(whole: Path, tmp_path: Path, m
     same(whole, tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_stopped_as_often_as_one_likes(whole: Path, tmp_path: Path) -> None:
     assert stopped(tmp_path, 1).returncode == 130
     for round in (2, 3):
@@ -173,6 +178,7 @@ def copy(half: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_resume_with_the_same_description(whole: Path, copy: Path) -> None:
     done = fedkeel("run", *QUICK, "--resume", "a", cwd=copy)
     assert done.returncode == 0, done.stderr
@@ -220,6 +226,7 @@ def test_resume_and_out_contradict_each_other(copy: Path) -> None:
     assert not (copy / "b").exists()
 
 
+@pytest.mark.slow
 def test_resume_begins_a_run_that_was_described(whole: Path, tmp_path: Path) -> None:
     for _ in range(2):  # the second time it is complete
         done = fedkeel("run", *QUICK, *SERIAL, "--resume", "new", cwd=tmp_path)
@@ -278,35 +285,6 @@ def test_other_handlers_come_back_after_an_error() -> None:
 # Processes that get them from outside.
 
 
-def begin(folder: Path, *words: str) -> int:
-    """A process in a group of its own, which has loaded everything; its output goes to the file `log`."""
-    child = os.fork()
-    if child:
-        return child
-    code = 99
-    try:
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        out = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for stream in (1, 2):
-            os.dup2(out, stream)
-        sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w") for stream in (1, 2))
-        os.chdir(folder)
-        sys.argv = ["fedkeel", *words]
-        cli.main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except BaseException as error:
-        os.write(2, repr(error).encode())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def until(folder: Path, rows: int) -> None:
     """So many rounds have been written down."""
     history = folder / "history.jsonl"
@@ -317,30 +295,10 @@ def until(folder: Path, rows: int) -> None:
     raise AssertionError(f"{folder} has not come so far: {(folder.parent / 'log').read_text()}")
 
 
-def ended(process: int) -> int:
-    for _ in range(3000):
-        done, status = os.waitpid(process, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-    raise AssertionError("it did not end")
-
-
-def nobody_left(group: int) -> bool:
-    for _ in range(500):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
-    return False
-
-
 LONG = [word for word in QUICK if not word.startswith("rounds")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_for_the_whole_group_with_workers(number: int, code: int, tmp_path: Path) -> None:
     """As a terminal or a batch system sends it: to the workers, too."""
@@ -356,6 +314,7 @@ def test_a_signal_for_the_whole_group_with_workers(number: int, code: int, tmp_p
     assert f"stopped after round {last}; the last checkpoint is a/checkpoint/round-{last}" in said
 
 
+@pytest.mark.slow
 def test_a_kill_and_a_resume_with_workers(tmp_path: Path) -> None:
     words = [*LONG, "rounds=12", *WORKERS, "checkpoint.rounds=1"]
     whole = begin(tmp_path, "run", *words, "--out", "whole")
@@ -380,6 +339,7 @@ executor.train(orders(shop))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_does_not_wait_for_its_workers() -> None:
     """They hear no SIGTERM, which is what Python sends them at its end."""
     done = subprocess.run([sys.executable, "-c", LEAVES, str(ROOT)], timeout=300, capture_output=True, check=False)

@@ -27,6 +27,7 @@ from tests.helpers.clock import (
 from tests.helpers.federation import LR, SIZES, Vector
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(experiments())
 def test_the_books_of_a_run(described: Experiment) -> None:
@@ -231,6 +232,7 @@ EVEN = {"seconds_per_sample": 0.5}
 """With two epochs, a job takes as many seconds as there are samples."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedagg", "fedlga", "fedent"])
 def test_speeds_and_links_change_no_model(name: str) -> None:
     plain, ends = federation.train(name, rounds=2)
@@ -260,6 +262,7 @@ def clients(ends: list[RoundEnd]) -> list[list[int]]:
     return [[arrival.client for arrival in end.arrivals] for end in ends]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deadline", "last"), [(7.0, 7), (6.999, 4), (12.0, 12), (8.5, 7)])
 def test_who_misses_the_deadline_is_left_out(deadline: float, last: int) -> None:
     """Who arrives at that very moment is not late."""
@@ -343,6 +346,7 @@ def test_a_run_that_ends_before_the_first_arrival_still_has_a_history(name: str)
     assert {row["why"] for row in seen.unfinished} == {"in flight"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("name", PACES)
 def test_a_limit_cuts_the_same_run_short(name: str, every: int) -> None:
@@ -363,6 +367,7 @@ def test_a_limit_cuts_the_same_run_short(name: str, every: int) -> None:
         assert last.virtual_seconds == (limit if partial or every == 3 else ends[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PACES)
 def test_a_target_and_evaluations_count_rounds_at_every_pace(name: str) -> None:
     seen = watch(experiment(name, rounds=5, evaluate_every=3))

@@ -71,6 +71,7 @@ def rows(folder: Path, file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / file).read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu"])
 def test_the_records_of_a_run_with_empty_rounds(name: str, tmp_path: Path) -> None:
     folder, plots = tmp_path / "run", tmp_path / "plots"
@@ -93,6 +94,7 @@ def test_the_records_of_a_run_with_empty_rounds(name: str, tmp_path: Path) -> No
     assert len(list(plots.iterdir())) == 4
 
 
+@pytest.mark.slow
 def test_the_records_of_a_run_without_arrivals(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     _, (end,) = trained(experiment("fedasmu", limit_seconds=1), folder)
@@ -111,6 +113,7 @@ def test_the_records_of_a_run_without_arrivals(tmp_path: Path) -> None:
 # Servers that starve, and that do not.
 
 
+@pytest.mark.slow
 def test_thousands_that_are_not_needed_starve_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     data = many(2200, monkeypatch)
     (end,) = watch(experiment("fedavg", clients=2200, per_round=1100, rounds=1, schedule={"over_select": 1}), data).ends
@@ -118,6 +121,7 @@ def test_thousands_that_are_not_needed_starve_nobody(monkeypatch: pytest.MonkeyP
     assert Counter(row.why for row in end.unfinished) == {"not needed": 1100}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dropout"), [("fedavg", 0.3), ("fedavg", 0.8), ("fedssmu", 0.8), ("fedasync", 0.8), ("fedbuff", 0.8)]
 )
@@ -189,6 +193,7 @@ def on(time: Any, phase: float, period: float, share: float) -> Any:
     return (time - phase) % period < share * period
 
 
+@pytest.mark.slow
 def test_triggers_wait_for_devices_with_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """At every multiple, somebody who is on, idle and has data gets a job; nobody does at another time."""
     monkeypatch.setattr(core, "STARVED", 100)
@@ -227,6 +232,7 @@ def dawn(clients: int, seed: int) -> dict[str, list[float]]:  # noqa: ARG001
     }
 
 
+@pytest.mark.slow
 def test_who_comes_on_at_a_trigger_gets_a_job_then() -> None:
     fleet = {"profile": f"{__name__}:dawn", "fastest_job_seconds": 9990}
     described = experiment("fedasync", fleet=fleet, schedule={"trigger_seconds": 7.0}, limit_seconds=30_000)
@@ -271,6 +277,7 @@ def wake_ups(running: Simulation) -> list[int]:
     return pending
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", ["staggered", "nested"])
 def test_who_comes_on_is_dispatched_at_once(profile: str) -> None:
     """Although somebody else is still at work; and one wake-up a moment is enough."""
@@ -311,6 +318,7 @@ def halves(clients: int, seed: int) -> dict[str, list[float]]:  # noqa: ARG001
     return {"speed_factor": [1.0] * (clients // 2) + [1e6] * (clients - clients // 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu"])
 @pytest.mark.parametrize(("per_round", "schedule"), [(N, {"deadline_seconds": 40.0}), (N // 2, {"over_select": 1.0})])
 def test_events_hold_no_models(name: str, per_round: int, schedule: dict[str, Any]) -> None:
@@ -336,6 +344,7 @@ def test_events_hold_no_models(name: str, per_round: int, schedule: dict[str, An
 # Bytes of surveys.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "answer"), [({"probe": True}, 2 * 2 * 48), ({"reading": "literal", "sweeps": 1}, 2 * 2 * 48), ({}, 0)]
 )
@@ -462,6 +471,7 @@ class Logged(Instant):
         return super().train(orders, limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PREFIXES)
 def test_a_short_run_is_the_beginning_of_a_longer_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, for the same jobs are trained side by side."""

@@ -108,6 +108,7 @@ def go(folder: Path, pace: str, **settings: Any) -> Books:
     return books(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pace", PACES)
 def test_every_job_has_one_fate_and_bytes_add_up(pace: str, kind: str, tmp_path: Path) -> None:
@@ -165,6 +166,7 @@ def _shows(kind: str, told: Books, fates: Counter[str]) -> None:
     assert set(strays) <= {"hang": {"old job"}, "twice": {"duplicate"}}.get(kind, set())
 
 
+@pytest.mark.slow
 def test_faults_that_never_happen_change_nothing(tmp_path: Path) -> None:
     for pace in ("barrier", "concurrency"):
         plain, other = (go(tmp_path / f"{pace}{n}", pace, faults=f) for n, f in enumerate([{}, {"hang": 1e-12}]))
@@ -204,6 +206,7 @@ def test_everybody_hangs_and_the_run_goes_on_when_they_are_back(pace: str, tmp_p
     assert len(told.strays) >= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", ["periodic", "concurrency"])
 def test_without_a_deadline_a_hanging_device_is_only_late(pace: str, tmp_path: Path) -> None:
     told = go(tmp_path / "a", pace, faults={"hang": 1.0, "hang_seconds": 50})
@@ -227,6 +230,7 @@ def test_when_all_have_left_the_server_starves(pace: str, tmp_path: Path) -> Non
     assert {row["why"] for row in told.unfinished} == {"left for good"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 def test_links_that_lose_everything_starve_the_server(
     pace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -273,6 +277,7 @@ def test_a_device_that_fails_in_mid_job_has_what_it_had() -> None:
         assert result.summary["bytes_up"] == 0
 
 
+@pytest.mark.slow
 def test_the_second_upload_is_refused_whenever_it_comes() -> None:
     """At once, when the device has another job, or after that, too."""
     plain, _ = federation.train("fedbuff", rounds=8)
@@ -387,6 +392,7 @@ def _check_idle(running: Simulation) -> None:
     assert at_work.held == Counter(at_work.versions.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(faulty_experiments())
 def test_the_books_of_a_faulty_run(described: Experiment) -> None:
@@ -429,6 +435,7 @@ def plain(end: RoundEnd) -> Any:
     return told
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(faulty_experiments(), st.integers(1, 3))
 def test_a_faulty_run_goes_on_from_its_state(described: Experiment, after: int) -> None:

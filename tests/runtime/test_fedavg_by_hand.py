@@ -74,7 +74,7 @@ def by_hand(net: nn.Module, local: dict[str, float], server_lr: float) -> nn.Mod
     "executor",
     [
         {"kind": "serial"},
-        {"kind": "processes", "stack": 0, "channels_last": False, "workers": 2},
+        pytest.param({"kind": "processes", "stack": 0, "channels_last": False, "workers": 2}, marks=pytest.mark.slow),
     ],
     ids=["serial", "processes"],
 )

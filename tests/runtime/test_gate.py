@@ -264,6 +264,7 @@ def test_a_refused_update_leaves_the_mean_of_the_others(bound: float, lowest: fl
     assert result.summary["updates"] == 12 - sum(map(len, refused))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "executor"),
     [
@@ -324,6 +325,7 @@ def test_fedbabu_is_measured_without_its_head() -> None:
     assert len(end.refused) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedagg", "fedadam", "fedssmu", "fedbuff", "fedasync"])
 def test_a_run_of_which_everything_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "STARVED", 30)
@@ -361,6 +363,7 @@ def wild(client: int) -> FederatedData:
     return FederatedData.from_clients(clients, test=federation.clients()[3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack 3"])
 def test_divergence_of_one_client(executor: str) -> None:
     settings = {"dtype": "float32", "executor": federation.EXECUTORS[executor], "per_round": N, "rounds": 2}
@@ -377,6 +380,7 @@ def test_divergence_of_one_client(executor: str) -> None:
     assert result.summary["uploads_turned_away"] == {"diverged": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon"])
 def test_a_client_whose_training_came_to_nothing_has_what_it_had(name: str) -> None:
     settings = {"executor": federation.EXECUTORS["serial"], "gate": {"diverged": "refuse"}, "dtype": "float32"}

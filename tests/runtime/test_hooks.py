@@ -115,9 +115,9 @@ def by_hand(weight: Tensor) -> tuple[Tensor, Tensor]:
     "executor",
     [
         {"kind": "serial"},
-        {"kind": "vectorised", "stack": 1, "channels_last": False},
+        pytest.param({"kind": "vectorised", "stack": 1, "channels_last": False}, marks=pytest.mark.slow),
         {"kind": "vectorised", "stack": 3, "channels_last": False},
-        {"kind": "processes", "stack": 0, "channels_last": False, "workers": 2},
+        pytest.param({"kind": "processes", "stack": 0, "channels_last": False, "workers": 2}, marks=pytest.mark.slow),
         {"kind": "processes", "stack": 2, "channels_last": False, "workers": 3},
     ],
     ids=lambda executor: f"{executor['kind']} {executor.get('stack', 0)}",

@@ -164,6 +164,7 @@ def test_who_is_told_does_fewer_epochs_and_arrives_earlier(latency: float) -> No
     assert all(len(order.lr) == order.epochs for order in asked.values())
 
 
+@pytest.mark.slow
 def test_its_weights_are_those_of_a_job_of_so_many_epochs() -> None:
     """Client by client against plain SGD in numpy; the model is followed by the weights in the record."""
     ends: list[RoundEnd] = []
@@ -204,6 +205,7 @@ def test_a_device_that_has_merged_and_is_told_says_what_it_did() -> None:
 # Devices that fail.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedasync", "fedbuff"])
 def test_so_many_jobs_are_lost(name: str) -> None:
     seen = watch(experiment(name, rounds=120, evaluate_every=1000, fleet={"dropout": 0.3}))
@@ -213,6 +215,7 @@ def test_so_many_jobs_are_lost(name: str) -> None:
     assert abs(lost / jobs - 0.3) < 4 * np.sqrt(0.3 * 0.7 / jobs)
 
 
+@pytest.mark.slow
 def test_whoever_goes_off_loses_the_job_and_gets_the_next_one_when_it_is_back() -> None:
     fleet = {**SECONDS, "availability": 0.5, "availability_period": 16.0}
     seen = watch(experiment("fedbuff", rounds=40, evaluate_every=100, fleet=fleet))
@@ -256,6 +259,7 @@ def timeline(ends: list[RoundEnd]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_timeline_does_not_depend_on_the_executor(name: str) -> None:
     first, ends = federation.train(**described(name, "serial"))
@@ -265,6 +269,7 @@ def test_the_timeline_does_not_depend_on_the_executor(name: str) -> None:
         np.testing.assert_allclose(federation.weights(other), federation.weights(first), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_records_say_what_the_rounds_said(name: str, tmp_path: Path) -> None:
     settings = described(name, "serial")

@@ -80,6 +80,7 @@ def late(name: str) -> dict[str, Any]:
     return {"deadline_seconds": 60} if methods()[name].server.pace in ("barrier", "stream") else few(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(methods()))
 def test_every_method_goes_on_as_if_nothing_had_happened(name: str, tmp_path: Path) -> None:
     faults = {**FAULTS, "hang": 0.15, "hang_seconds": 150}
@@ -91,6 +92,7 @@ def test_every_method_goes_on_as_if_nothing_had_happened(name: str, tmp_path: Pa
     assert rows(whole, "clients")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pace", "kind"),
     [
@@ -132,6 +134,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_settings_that_a_run_remembers_something_for(case: str, tmp_path: Path) -> None:
     settings = dict(CASES[case])
@@ -146,6 +149,7 @@ def test_the_learnt_slots_were_learnt(tmp_path: Path) -> None:
     assert any(bool(kept["values"].any()) for kept in result.simulation.world.desk.kept.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu", "fedasync", "fedbuff"])
 def test_time_that_is_up_in_mid_round(name: str, tmp_path: Path) -> None:
     """Also what was refused after the last whole round is written down."""
@@ -194,11 +198,13 @@ def whole_batches() -> FederatedData:
     return FederatedData.from_clients(clients, test=clients[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedbuff", "fedgh"])
 def test_batch_norm(name: str, tmp_path: Path) -> None:
     goes_on(faulty(small(name), "serial"), tmp_path, stops=(2,), data=whole_batches(), model=normed())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "moon", "fedgh", "fedbabu", "scaffold", "fedasmu"])
 def test_first_weights_that_differ_every_time(name: str, tmp_path: Path) -> None:
     """What matters of them is in the checkpoint."""
@@ -238,6 +244,7 @@ FOREIGN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FOREIGN)
 def test_foreign_data_and_models_are_refused_and_do_no_harm(what: str, tmp_path: Path) -> None:
     described = faulty("fedavg")
@@ -352,6 +359,7 @@ def test_checkpoints_that_are_all_damaged(half: Half) -> None:
     assert error.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["history", "clients", "rounds", "unfinished", "refused"])
 def test_rows_that_were_changed_or_lost(half: Half, name: str) -> None:
     """The last round's: the checkpoint before knows nothing of them. The first round's: none can be used."""
@@ -442,6 +450,7 @@ def test_a_kill_behind_the_last_round(halves: Half, tmp_path: Path) -> None:
     same(whole, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedasync"])
 def test_a_kill_anywhere_between_two_rounds(name: str, tmp_path: Path) -> None:
     """As a SIGKILL leaves it: rows of rounds that no checkpoint knows, and nobody to say goodbye."""
@@ -569,6 +578,7 @@ def stateful(value: Any, seen: set[int]) -> list[Stateful]:
     return own + [found for each in getattr(value, "__dict__", {}).values() for found in stateful(each, seen)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUSY)
 def test_everything_that_changes_is_saved(name: str, tmp_path: Path) -> None:
     faults = {"hang": 0.4, "hang_seconds": 300, "lost_upload": 0.1, "twice": 0.1, "old_job": 0.1, "corrupt": 0.1}

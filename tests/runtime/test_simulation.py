@@ -95,6 +95,7 @@ def test_evaluates_every_k_rounds_and_at_the_end() -> None:
     assert len(ends) == 7
 
 
+@pytest.mark.slow
 def test_stops_at_the_target() -> None:
     result, _ = go([30] * 8, rounds=50, per_round=4, local={"lr": 0.3}, target_accuracy=0.8, stop_at_target=True)
     assert result.history[-1].accuracy >= 0.8
@@ -148,6 +149,7 @@ class Noisy(nn.Module):
         return self.head(nn.functional.dropout(x, 0.5, self.training))
 
 
+@pytest.mark.slow
 def test_same_seed_same_run_whatever_the_global_generator() -> None:
     torch.manual_seed(0)
     net = Noisy()

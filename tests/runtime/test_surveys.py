@@ -26,7 +26,8 @@ from fedkeel.params import FlatModel, Layout
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.simulation import first_orders
 from tests.helpers import federation
-from tests.helpers.federation import BATCH, EPOCHS, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector
+from tests.helpers.federation import BATCH, EPOCHS, EVERY_EXECUTOR, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector
+from tests.helpers.tiers import slow_but
 
 D = federation.FEATURES * federation.CLASSES
 FLEET: dict[str, Any] = {"rho": 0.5}
@@ -148,8 +149,9 @@ def by_hand(ends: list[RoundEnd], whole: bool) -> Vector:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["whole pass", "one step"])
-@pytest.mark.parametrize("executor", [*EXECUTORS, *OPEN])
+@pytest.mark.parametrize("executor", [*EVERY_EXECUTOR, *OPEN])
 def test_two_questions_by_hand(executor: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stragglers answer within the epochs they have; what is left open is chosen after a trial of the plan."""
     monkeypatch.setattr(federation, "EXECUTORS", EXECUTORS | OPEN)
@@ -167,8 +169,9 @@ def test_two_questions_by_hand(executor: str, whole: bool, monkeypatch: pytest.M
     assert max(jobs.values()) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "width"), [("float64", 8), ("float32", 4)])
-@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes"])
+@pytest.mark.parametrize("executor", slow_but(["serial", "stack 3", "processes"], "serial", "stack 3"))
 def test_surveys_are_charged_byte_for_byte(executor: str, dtype: str, width: int) -> None:
     result, ends = federation.train("curious", executor, rounds=2, dtype=dtype)
     model, question, sums = D * width, (D + 1) * width, D * width
@@ -180,6 +183,7 @@ def test_surveys_are_charged_byte_for_byte(executor: str, dtype: str, width: int
     assert result.summary["bytes_down"] == 2 * PER_ROUND * (model + width + 3 * question)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("batch", [BATCH, 10, "full"])
 @pytest.mark.parametrize("fleet", [{}, FLEET])
@@ -230,7 +234,8 @@ def experiment(**settings: Any) -> Experiment:
     return Experiment(**{**known, **settings})
 
 
-@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", slow_but(["serial", "stack 3", "processes"], "serial", "stack 3"))
 def test_local_accuracy_is_that_of_the_models_that_came_back(executor: str, tmp_path: Path) -> None:
     ends: list[RoundEnd] = []
     asked = experiment(

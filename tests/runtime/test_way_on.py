@@ -17,6 +17,7 @@ from fedkeel.local.executors import choose
 from fedkeel.runner.simulation import Simulation
 from fedkeel.world.desk import Desk
 from tests.helpers import federation
+from tests.helpers.clock import experiment, watch
 from tests.helpers.folders import faulty, resumed, rows, same, stopped
 
 QUICK = [
@@ -100,13 +101,15 @@ def test_a_stop_in_the_last_round_comes_before_clients_are_tested(tmp_path: Path
     same(tmp_path / "whole", tmp_path / "a")
 
 
-def test_claims_of_the_future_are_refused_however_stale_a_job_is(tmp_path: Path) -> None:
-    described = faulty(
+@pytest.mark.slow
+def test_claims_of_the_future_are_refused_however_stale_a_job_is() -> None:
+    described = experiment(
         "fedasync", fleet={"speed_ratio": 3000}, faults={"corrupt": 0.5, "corruptions": ["future"]}, rounds=700,
         schedule={"pace": "concurrency"}, evaluate_every=700,
     )  # fmt: skip
-    run(described, tmp_path / "a", **given())
-    assert {row["reason"] for row in rows(tmp_path / "a", "refused")} == {"from the future"}
+    seen = watch(described)
+    assert max(arrival.staleness for arrival in seen.arrivals) > 1000
+    assert {row["reason"] for end in seen.ends for row in end.refused} == {"from the future"}
 
 
 @pytest.mark.parametrize("bound", [1e-300, 1e-20, 1.0, 1e37])
@@ -156,6 +159,7 @@ def test_results_on_the_desk_are_not_copied_for_a_snapshot(tmp_path: Path, monke
     assert all(seen)
 
 
+@pytest.mark.slow
 def test_ctrl_c_when_nobody_reads_the_output_any_more(tmp_path: Path) -> None:
     """As with `2>&1 | tee log`, where Ctrl-C ends tee first."""
     reading, writing = os.pipe()

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedkeel import Experiment, FederatedData, InputError, RoundEnd, run, streams
 from tests.helpers import federation
-from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SEED, SIZES, N, Vector
+from tests.helpers.federation import EVERY_EXECUTOR, LR, ROUNDS, SEED, SIZES, N, Vector
 
 DRAWS = 5
 SCHEME: dict[str, Any] = {"sampling": "scheme1", "per_round": DRAWS}
@@ -42,7 +42,8 @@ def test_the_seed_draws_somebody_twice_and_somebody_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("executor", "weighting"), [*((executor, "samples") for executor in EXECUTORS), ("serial", "uniform")]
+    ("executor", "weighting"),
+    [*(pytest.param(*each.values, "samples", marks=each.marks) for each in EVERY_EXECUTOR), ("serial", "uniform")],
 )
 def test_fedavg_by_hand(executor: str, weighting: str) -> None:
     """Every draw is a model of its own in a plain mean, whatever the weighting."""
@@ -69,6 +70,7 @@ def test_who_is_drawn_twice_trains_and_travels_once() -> None:
     assert [end.train_loss for end in ends] == pytest.approx(losses, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedprox", "fedcm", "fedlga", "feddyn", "scaffold", "mimelite", "fedadam", "moon"])
 def test_other_methods_count_draws_too(name: str) -> None:
     _, ends = federation.train(name, model=federation.net(4), rounds=2, **SCHEME)
@@ -109,6 +111,7 @@ def _moved(x: Vector, client: int, epochs: int) -> Vector:
     return w - x
 
 
+@pytest.mark.slow
 def test_clients_are_drawn_in_proportion_to_their_samples() -> None:
     """As many draws as there are clients, so that all are never there at once by design."""
     rounds = 80

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from fedkeel.data.partition.apportion import apportion
 WEIGHTS = st.lists(st.sampled_from([0.1, 1.0, 1.5, 3.0, 1e6]), min_size=1, max_size=20).map(np.array)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**7), WEIGHTS)
 def test_parts_are_quotas_rounded_down_or_up(total, weights):
     parts = apportion(total, weights)

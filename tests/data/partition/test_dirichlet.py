@@ -34,6 +34,7 @@ def test_per_client_sizes_are_equal():
     assert set(Dirichlet(per="client").assign(labels, 10, 0).sizes) == {100, 101}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
 def test_per_class_shares_have_the_moments_of_a_dirichlet(alpha):
     """Mean 1/N, variance (1/N) (1 - 1/N) / (N alpha + 1)."""
@@ -68,6 +69,7 @@ def test_large_alpha_is_iid_and_small_alpha_is_one_class():
     assert ((uneven > 0).sum(axis=1) == 1).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_what_nobody_drew_is_taken_sample_by_sample():
     """Against the exact distribution of drawing one after another, again where the class is empty."""
     stock, mix, size = (1, 1, 4), (0.6, 0.3, 0.1), 3
@@ -115,6 +117,7 @@ def test_a_class_is_split_without_loss(stock, weights, alpha, seed):
     assert (counts.sum(axis=1) == stock).all()
 
 
+@pytest.mark.slow
 def test_a_split_gives_exact_shares_on_average():
     """Three clients share 2 samples evenly: whoever comes first is not rounded down."""
     draw = np.random.default_rng(0)

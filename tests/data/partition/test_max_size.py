@@ -35,6 +35,7 @@ def test_a_cap_that_nobody_reaches_changes_nothing(partition: Partition) -> None
     assert np.array_equal(whole.offsets, capped.offsets)
 
 
+@pytest.mark.slow
 def test_every_subset_is_alike_likely() -> None:
     """Three of a client's five samples: ten subsets; the next client's draw is its own."""
     whole = Assignment(np.array([2, 3, 5, 7, 11, 0, 1, 4, 6, 8]), np.array([0, 5, 10]))
@@ -49,6 +50,7 @@ def test_every_subset_is_alike_likely() -> None:
     assert chisquare(found.ravel()).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_the_mix_of_labels_stays_as_it_is_on_average() -> None:
     """50 of a client's 200 samples hold each class with a hypergeometric count."""
     labels = np.repeat([0, 1], [120, 80])

@@ -113,6 +113,7 @@ def no_client_differs(values: np.ndarray) -> bool:
     return bool(np.abs(gap).max() < 4.5 * values.std() / np.sqrt(len(values)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "partition",
     [Iid(), Dirichlet(per="client"), Dirichlet(alpha=0.1, per="class"), Shards(), Classes(), Iid(size_ratio=2)],
@@ -130,10 +131,12 @@ def kinds_held(partition: Partition, seed: int) -> np.ndarray:
     return np.array([len(set(labels[own])) for own in partition.assign(labels, 14, seed)])
 
 
+@pytest.mark.slow
 def test_a_clients_number_says_nothing_about_its_mix():
     assert no_client_differs(np.array([kinds_held(Dirichlet(alpha=0.05, per="client"), seed) for seed in range(300)]))
 
 
+@pytest.mark.slow
 def test_a_clients_weight_says_nothing_about_its_mix():
     """With a ratio of almost 1, large and small clients are of the same size."""
     kinds = []

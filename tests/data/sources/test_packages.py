@@ -110,6 +110,7 @@ def test_a_client_that_delivers_nothing(client, folders):
         NpmPack("toy@1", COPY).fetch(*folders)
 
 
+@pytest.mark.slow
 def test_a_client_that_hangs_is_ended_with_its_children(tmp_path, client):
     client("npm", f"(sleep 1.5; touch {tmp_path}/late) & wait")
     start = time.monotonic()

@@ -67,6 +67,7 @@ def test_a_short_run_is_not_worth_a_choice() -> None:
     assert list(result.summary["probe"]["seconds_per_round"]) == ["serial"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 def test_auto_tries_stacks_and_processes_and_tells() -> None:
     result = go()
@@ -77,6 +78,7 @@ def test_auto_tries_stacks_and_processes_and_tells() -> None:
     assert result.summary["seconds_per_round_median"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 @pytest.mark.parametrize("kind", ["auto", "vectorised", "processes"])
 def test_a_run_says_how_to_repeat_it_bit_for_bit(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +95,7 @@ def test_a_run_says_how_to_repeat_it_bit_for_bit(tmp_path: Path, kind: str, monk
     ]
 
 
+@pytest.mark.slow
 def test_the_same_experiment_is_run_the_same_way_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
     first = go(seed=41)
@@ -122,6 +125,7 @@ def lie(self: DenseGradient, w: Tensor, batch: Batch, *more: Any) -> Tensor:
 TRUE = DenseGradient._sweep
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_PARTS", ())
@@ -139,6 +143,7 @@ def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: py
         go({"kind": "vectorised", "stack": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 @pytest.mark.parametrize(
     ("more", "why"),
@@ -184,6 +189,7 @@ class Keeping(nn.Module):
         return self.head(self.features) * (1 + 0.001 * self.calls)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 @pytest.mark.parametrize("kind", ["auto", "processes"])
 def test_trying_leaves_the_model_as_it_was(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:

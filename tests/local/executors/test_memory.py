@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 
+import pytest
 import torch
 
 from fedkeel.local.executors.memory import Lender, Parcel, Reader
@@ -36,6 +37,7 @@ def _double(parcel: Parcel) -> None:
     there["d"].fill_(4)
 
 
+@pytest.mark.slow
 def test_a_block_is_lent_again_only_when_nobody_uses_it() -> None:
     lender = Lender()
     first, tensors = lender.lend({"a": ((100,), torch.float32)})

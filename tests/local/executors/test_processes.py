@@ -4,8 +4,6 @@ import faulthandler
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ from fedkeel import DivergenceError, FedkeelError
 from fedkeel.local.executors.processes import Processes
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
-from tests.helpers.repository import ROOT
+from tests.helpers.processes import forked
 from tests.helpers.workers import orders, settings, workshop
 
 PATIENCE = 120.0
@@ -33,7 +31,9 @@ class Chatty(ClientRule):
 
 
 @pytest.mark.parametrize("stack", [0, 3])
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_the_same_bits_as_in_this_process(stack: int, workers: int) -> None:
     shop = workshop(rule=Chatty())
     made = orders(shop)
@@ -87,11 +87,11 @@ class Trap(nn.Module):
     ("what", "words"),
     [
         ("killed", ["SIGKILL", "out of memory?", "client 3 in round 1", "executor.workers"]),
-        ("exits", ["code 7", "client 3 in round 1"]),
-        ("crashes", ["SIGSEGV", "client 3 in round 1"]),
-        ("memory", ["out of memory", "client 3 in round 1", "executor.workers"]),
+        pytest.param("exits", ["code 7", "client 3 in round 1"], marks=pytest.mark.slow),
+        pytest.param("crashes", ["SIGSEGV", "client 3 in round 1"], marks=pytest.mark.slow),
+        pytest.param("memory", ["out of memory", "client 3 in round 1", "executor.workers"], marks=pytest.mark.slow),
         ("fails", ["client 3 in round 1", "ValueError: cannot see this"]),
-        ("ours", ["it went away"]),
+        pytest.param("ours", ["it went away"], marks=pytest.mark.slow),
     ],
 )
 def test_a_workers_end_is_reported_with_its_client(what: str, words: list[str]) -> None:
@@ -122,6 +122,7 @@ class Fickle(ClientRule):
         return {}, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [0, 3])
 def test_what_a_rule_sends_may_change_from_call_to_call(stack: int) -> None:
     shop = workshop(rule=Fickle())
@@ -169,6 +170,7 @@ def test_an_error_of_a_users_class_arrives_as_the_nearest_of_ours() -> None:
         executor.train(orders(shop))
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = workshop()
     executor = shop.executor(settings("processes", workers=2))
@@ -221,6 +223,7 @@ def _drain(file: int, into: bytearray, count: int) -> None:
         into += os.read(file, 4096)
 
 
+@pytest.mark.slow
 def test_workers_start_late_end_with_close_and_start_again() -> None:
     shop = workshop()
     executor = shop.executor(settings("processes", workers=2))
@@ -235,6 +238,7 @@ def test_workers_start_late_end_with_close_and_start_again() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+@pytest.mark.slow
 def test_more_threads_in_this_process_do_not_hang_the_workers() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -248,26 +252,23 @@ def test_more_threads_in_this_process_do_not_hang_the_workers() -> None:
         torch.set_num_threads(before)
 
 
-PARENT = """
-import signal, sys, threading, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job inherits as ignored
-sys.path.insert(0, sys.argv[1])
-from torch import nn
-from tests.helpers.workers import orders, settings, workshop
 class Slow(nn.Linear):
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         time.sleep(0.5)
         return super().forward(x)
-shop = workshop(Slow(6, 3))
-executor = shop.executor(settings("processes", workers=2))
-made = orders(shop)
-executor.train(made[:2], 1)
-print(*(each.process.pid for each in executor._workers), flush=True)
-if sys.argv[2] == "busy":
-    executor.train(made)
-else:
+
+
+def parent(when: str, tell: int) -> None:
+    """Starts two workers, tells their numbers, and does not end by itself."""
+    shop = workshop(Slow(6, 3))
+    executor = shop.executor(settings("processes", workers=2))
+    assert isinstance(executor, Processes)
+    made = orders(shop)
+    executor.train(made[:2], 1)
+    os.write(tell, " ".join(str(each.process.pid) for each in executor._workers).encode() + b"\n")
+    if when == "busy":
+        executor.train(made)
     time.sleep(600)
-"""
 
 
 def alive(pid: int) -> bool:
@@ -277,20 +278,20 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["busy", "idle"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_worker_outlives_its_parent(how: signal.Signals, when: str) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(ROOT), when], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert parent.stdout is not None
-    workers = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(workers) == 2
+def test_no_worker_outlives_its_parent(how: signal.Signals, when: str, tmp_path: Path) -> None:
+    reading, tell = os.pipe()
+    process = forked(lambda: parent(when, tell), tmp_path / "log")
+    os.close(tell)
+    with os.fdopen(reading) as told:
+        workers = [int(pid) for pid in told.readline().split()]
+    assert len(workers) == 2, (tmp_path / "log").read_text()
     assert all(alive(pid) for pid in workers)
     time.sleep(0.3)
-    parent.send_signal(how)
-    parent.wait(PATIENCE)
-    parent.stdout.close()
+    os.kill(process, how)
+    os.waitpid(process, 0)
     until = time.monotonic() + PATIENCE
     while any(alive(pid) for pid in workers) and time.monotonic() < until:
         time.sleep(0.05)

@@ -54,6 +54,7 @@ def check(
             torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 6), max_size=3),
     st.booleans(),
@@ -128,6 +129,7 @@ def test_a_users_network_is_recognised(kind: type[nn.Module], shared: bool) -> N
     check(gradient, module, (2, 3), [3, 3, 1], shared, 4)
 
 
+@pytest.mark.slow
 def test_the_zoos_dense_models_are_recognised() -> None:
     inputs = models.Inputs((1, 8, 8), 10, None)
     for name in models.names():
@@ -240,6 +242,7 @@ def test_nothing_else_is_taken_for_a_dense_network(module: nn.Module) -> None:
     assert DenseGradient.of(module, Layout.of(module)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("name", "options"), [("lenet5", {}), ("resnet20", {"norm": "group"}), ("mnist-cnn", {})])
 def test_vmap_on_convolutions(name: str, options: dict[str, object], shared: bool) -> None:

@@ -79,6 +79,7 @@ def test_by_default_everybody_always_is() -> None:
     assert always.next_on(3.5) == 3.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
 def test_each_is_on_for_its_share_of_the_time(share: float) -> None:
     devices = fleet(share, period=40)

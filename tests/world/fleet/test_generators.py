@@ -70,6 +70,7 @@ def test_who_is_fast_depends_on_the_seed_alone(kind: str) -> None:
     assert sorted(dealt[0]) == sorted(dealt[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GENERATORS)
 def test_every_device_is_slow_as_often_as_any_other(kind: str) -> None:
     slow = np.zeros(6)

@@ -45,6 +45,7 @@ def test_a_whole_number_of_stragglers_is_met_exactly(rho: float) -> None:
         assert sum(epochs < 5 for epochs in done(5, round=round_, rho=rho)) == round(40 * rho)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rho", "count"), [(0.3, 7), (0.05, 5), (0.9, 3), (0.5, 1)])
 def test_otherwise_it_is_rounded_to_a_neighbour_and_right_on_average(rho: float, count: int) -> None:
     clients = np.arange(count)
@@ -107,6 +108,7 @@ ERRORS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "words"), ERRORS)
 def test_impossible_stragglers_are_refused_by_name(settings: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     overrides = [f"{key}={value}" for key, value in settings.items()]
@@ -128,6 +130,7 @@ def work(ends: list[RoundEnd], column: str) -> list[Any]:
     return [value for end in ends for value in end.arrivals.columns[column]]
 
 
+@pytest.mark.slow
 def test_every_executor_draws_the_same_and_records_the_work_really_done() -> None:
     settings: dict[str, Any] = {"per_round": 4, "fleet": {"rho": 0.6}, "local": {"epochs": 5, "lr_decay": 0.5}}
     runs = {kind: federation.train("fedavg", kind, **settings) for kind in EXECUTORS}
@@ -170,6 +173,7 @@ def sample_losses(w: Vector, x: Vector, y: Any) -> list[float]:
     return own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(methods()))
 def test_every_method_bears_stragglers_alone_and_in_stacks(name: str) -> None:
     settings: dict[str, Any] = {"rounds": 2, "per_round": 5, "fleet": {"rho": 0.5}, "local": {"epochs": 3}}

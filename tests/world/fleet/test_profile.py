@@ -20,6 +20,7 @@ def fleet(sizes: NDArray[np.int64] = SIZES, epochs: int = 5, seed: int = 0, **se
     return Fleet.of(FleetSettings(**settings), sizes, epochs, seed)
 
 
+@pytest.mark.slow
 def test_a_job_of_average_size_takes_ten_seconds_by_default() -> None:
     assert fleet().train_seconds(ALL, SIZES * 5).tolist() == [5, 0, 15, 10]
     assert fleet().train_seconds(ALL[3:], SIZES[3:] * 2) == pytest.approx([4])

@@ -40,6 +40,7 @@ def test_the_clock_by_hand(tmp_path: Path) -> None:
         assert end.virtual_seconds == pytest.approx(start)
 
 
+@pytest.mark.slow
 def test_jobs_are_lost_where_the_streams_say_so() -> None:
     _, ends = federation.train("fedavg", per_round=N, rounds=5, fleet={"dropout": 0.4})
     lost_in_all = 0
@@ -77,6 +78,7 @@ def test_only_devices_that_are_on_get_jobs_and_those_that_go_off_lose_them(tmp_p
     assert ends[-1].virtual_seconds > 100
 
 
+@pytest.mark.slow
 def test_the_pages_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
