@@ -24,10 +24,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _no_memory_of_earlier_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Choices of executors are kept for the tests alone."""
-    from fedkeel.local.executors import remember
+    from fedkeel.runner import remembered
 
     folder: Path = tmp_path_factory.mktemp("choices")
-    remember.cache_folder = lambda: folder  # type: ignore[assignment]
+    remembered.cache_folder = lambda: folder  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True)

@@ -19,22 +19,18 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError, StoppedError
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
-from fedkeel.local.executors.agreement import objection
-from fedkeel.local.executors.choose import Choice, settle
-from fedkeel.local.executors.processes import unavailable
-from fedkeel.local.executors.remember import place, recall, remember
-from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_room
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import folders
+from fedkeel.runner.choice import choose
 from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.scores import accuracies, client_scores
-from fedkeel.runner.simulation import Simulation, first_orders
+from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sink, Sinks, Start, checked
 from fedkeel.runner.stopping import Stop
 from fedkeel.runner.summary import summarise
@@ -156,7 +152,7 @@ def _execute(
     )
     with ExitStack() as open_:
         open_.enter_context(threads(experiment.threads))
-        choice = _choose(experiment, workshop, flat)
+        choice = choose(experiment, workshop, flat)
         experiment = experiment.replace(executor=choice.settings)
         executor = workshop.executor(choice.settings)
         open_.callback(executor.close)
@@ -180,24 +176,3 @@ def _execute(
         sinks.finish(summary)
         simulation.release()  # what is kept of the run needs no workers
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)
-
-
-def _choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
-    """The executor that was asked for; what is left open as it was last time, or else as measured now."""
-    asked = experiment.executor
-    no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
-    if asked.kind == "processes" and no_workers:
-        raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
-    alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
-    asks = workshop.executor(alone)
-    orders = first_orders(experiment, workshop.data, flat, asks)
-    asks.close()
-    if asked.settled:
-        return settle(workshop, asked, orders, experiment.rounds, fork=False)
-    kept = place(experiment, workshop.data, workshop.module)
-    choice = recall(kept)
-    possible = choice is not None and not (choice.settings.kind == "processes" and no_workers)
-    if choice is None or not possible or objection(workshop, choice.settings, orders):
-        choice = settle(workshop, asked, orders, experiment.rounds, fork=no_workers is None)
-        remember(kept, choice)
-    return choice

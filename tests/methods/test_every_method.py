@@ -14,7 +14,8 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import Updates, methods
 from fedkeel.params import FlatModel
-from fedkeel.runner.simulation import Simulation, first_orders
+from fedkeel.runner.choice import first_orders
+from fedkeel.runner.simulation import Simulation
 from fedkeel.wire.orders import Order, Trained
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, LR, SEED, N

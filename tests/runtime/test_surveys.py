@@ -23,8 +23,8 @@ from fedkeel.methods.job import Sums
 from fedkeel.methods.server import Brief, Cohort, Plan
 from fedkeel.methods.types import Sends
 from fedkeel.params import FlatModel, Layout
+from fedkeel.runner.choice import first_orders
 from fedkeel.runner.prepare import prepare
-from fedkeel.runner.simulation import first_orders
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, EPOCHS, EVERY_EXECUTOR, EXECUTORS, LR, PER_ROUND, ROUNDS, SIZES, Vector
 from tests.helpers.tiers import slow_but

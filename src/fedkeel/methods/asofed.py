@@ -14,12 +14,10 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.client import ClientRule, Job, Message, Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.types import Decay, Message
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
+from fedkeel.methods.types import Decay
 from fedkeel.params import Layout
 
 

@@ -15,10 +15,15 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedkeel.config.section import Section
+from fedkeel.methods.course import Course
 from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.oracle import Oracle, Penalty
+from fedkeel.methods.types import Message, Sends, exact_sum
 from fedkeel.params import Layout, Part
+
+__all__ = [
+    "ClientRule", "Course", "Job", "Merge", "Message", "Oracle", "Penalty", "Sends", "body_objection", "exact_sum",
+]  # fmt: skip
 
 
 class ClientRule(Section):

@@ -21,13 +21,12 @@ from torch.nn.functional import pad
 
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, Job, Message, Oracle, Sends
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job, Sums, Updates
-from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Answers, Brief, Cohort, Plan, ServerState
-from fedkeel.methods.types import Chance, GradientBatches, Message, Multiple, Reading, Sends, Weight
+from fedkeel.methods.server import Answers, Brief, Cohort, Plan, ServerState, Updates
+from fedkeel.methods.types import Chance, GradientBatches, Multiple, Reading, Weight
 from fedkeel.params import Layout
 
 STALLED = 1e-3

@@ -17,8 +17,7 @@ from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, Po
 from torch import Tensor
 
 from fedkeel.config.section import Section
-from fedkeel.methods.client import ClientRule, Merge
-from fedkeel.methods.job import Job, Updates
+from fedkeel.methods.client import ClientRule, Job, Merge, Message, Oracle, Sends
 from fedkeel.methods.mixing import (
     device_gradients,
     freshness,
@@ -27,12 +26,11 @@ from fedkeel.methods.mixing import (
     saturated,
     server_gradients,
 )
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
 from fedkeel.methods.slots import Proposals, Timing
 from fedkeel.methods.staleness import StalenessMixed, mix
-from fedkeel.methods.types import Chance, Message, Reading, Sends
+from fedkeel.methods.types import Chance, Reading
 from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydantic import NonNegativeFloat
 
+from fedkeel.methods.client import Job, Oracle
 from fedkeel.methods.fedprox import Proximal
-from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 from fedkeel.methods.staleness import StalenessMixed
 

@@ -8,10 +8,8 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Weighting
+from fedkeel.methods.server import ServerRule, ServerState, Updates, Weighting
 
 
 class Average(ServerRule):

@@ -9,9 +9,8 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
 from fedkeel.methods.staleness import staleness_factor
 from fedkeel.methods.types import Rest
 from fedkeel.params import Layout

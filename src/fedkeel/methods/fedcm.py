@@ -7,14 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.course import Course
+from fedkeel.methods.client import ClientRule, Course, Job, Message, Oracle
 from fedkeel.methods.fedavg import UniformAverage
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerState
-from fedkeel.methods.types import Message, Share
+from fedkeel.methods.server import ServerState, Updates
+from fedkeel.methods.types import Share
 from fedkeel.params import Layout
 
 

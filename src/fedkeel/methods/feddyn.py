@@ -8,13 +8,9 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.course import Course
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.client import ClientRule, Course, Job, Message, Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Message
+from fedkeel.methods.server import ServerRule, ServerState, Updates
 from fedkeel.params import Layout
 
 

@@ -19,14 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, Job, Message, Oracle, Sends
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Brief, Cohort, Plan, ServerState
+from fedkeel.methods.server import Brief, Cohort, Plan, ServerState, Updates
 from fedkeel.methods.smoothed import SmoothedRate
-from fedkeel.methods.types import GradientBatches, Message, Reading, Sends, Weight
+from fedkeel.methods.types import GradientBatches, Reading, Weight
 from fedkeel.params import Layout
 
 Vector = NDArray[np.float64]

@@ -9,12 +9,9 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.client import ClientRule, Job, Message, Oracle, Sends
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.server import ServerRule, ServerState, Updates
 from fedkeel.params import Layout
 
 _LABEL = 8  # bytes

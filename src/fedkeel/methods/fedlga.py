@@ -15,9 +15,8 @@ from torch import Tensor
 from fedkeel.errors import DivergenceError
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import UniformAverage
-from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerState
+from fedkeel.methods.server import ServerState, Updates
 from fedkeel.methods.types import Reading
 
 RUNAWAY = 100.0

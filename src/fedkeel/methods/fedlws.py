@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedkeel.errors import InputError
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Updates
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.server import ServerRule, ServerState, Updates
 
 
 class Shrinking(ServerRule):

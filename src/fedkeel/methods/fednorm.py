@@ -12,13 +12,12 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from fedkeel.methods.client import Job, Message, Oracle
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerState
+from fedkeel.methods.server import ServerState, Updates
 from fedkeel.methods.smoothed import SmoothedRate
-from fedkeel.methods.types import Message, Reading, Weight
+from fedkeel.methods.types import Reading, Weight
 from fedkeel.params import Layout
 
 

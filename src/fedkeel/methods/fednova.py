@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fedkeel.errors import InputError
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Updates
 from fedkeel.methods.path import path_length
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerRule, ServerState
+from fedkeel.methods.server import ServerRule, ServerState, Updates
 from fedkeel.methods.types import Decay
 from fedkeel.params import Layout
 

@@ -8,9 +8,8 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.job import Updates
-from fedkeel.methods.server import ServerRule, ServerState
-from fedkeel.methods.types import Decay, Weighting
+from fedkeel.methods.server import ServerRule, ServerState, Updates, Weighting
+from fedkeel.methods.types import Decay
 from fedkeel.params import Layout
 
 

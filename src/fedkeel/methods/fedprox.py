@@ -7,11 +7,8 @@ from dataclasses import replace
 import torch
 from pydantic import NonNegativeFloat
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.course import Course
+from fedkeel.methods.client import ClientRule, Course, Job, Oracle
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 
 

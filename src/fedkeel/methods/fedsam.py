@@ -5,10 +5,8 @@ from __future__ import annotations
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, Job, Oracle
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 
 

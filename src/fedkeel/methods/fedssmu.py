@@ -10,8 +10,8 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
+from fedkeel.methods.client import Job
 from fedkeel.methods.fedasmu import DynamicMixing, FreshMerge
-from fedkeel.methods.job import Job
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import View
 from fedkeel.methods.types import Chance

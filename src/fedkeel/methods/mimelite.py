@@ -9,14 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.course import Course
+from fedkeel.methods.client import ClientRule, Course, Job, Message, Oracle, Sends
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job, Updates
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerState
-from fedkeel.methods.types import Decay, Message, Sends
+from fedkeel.methods.server import ServerState, Updates
+from fedkeel.methods.types import Decay
 from fedkeel.params import Layout
 
 Form = Literal["paper", "fedjax"]

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from fedkeel.methods.job import Updates
 from fedkeel.methods.path import path_length
+from fedkeel.methods.server import Updates
 from fedkeel.methods.types import Reading
 
 Number = TypeVar("Number", float, Tensor)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from fedkeel.methods.client import Job, Oracle
 from fedkeel.methods.fedcm import DirectionAverage, MixedSGD
 from fedkeel.methods.fedsam import sharpness_aware
-from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
 
 

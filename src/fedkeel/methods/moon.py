@@ -7,12 +7,9 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from fedkeel.methods.client import ClientRule, body_objection
+from fedkeel.methods.client import ClientRule, Job, Message, Oracle, body_objection
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.registry import method
-from fedkeel.methods.types import Message
 from fedkeel.params import Layout
 
 

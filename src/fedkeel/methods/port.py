@@ -8,11 +8,10 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Updates
+from fedkeel.methods.client import ClientRule, Message
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
-from fedkeel.methods.types import Message, Rest
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
+from fedkeel.methods.types import Rest
 from fedkeel.params import Layout
 
 

@@ -13,6 +13,11 @@ from fedkeel.methods.job import Updates
 from fedkeel.methods.types import Message, Weighting, mean_shares
 from fedkeel.params import Layout
 
+__all__ = [
+    "Answers", "Brief", "Cohort", "Message", "Pace", "Plan", "Progress", "Receipt", "ServerRule", "ServerState",
+    "Updates", "View", "Weighting",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ServerState:

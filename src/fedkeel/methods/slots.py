@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fedkeel.config.section import Section
-from fedkeel.methods.job import Updates
-from fedkeel.methods.types import Chance, Message
+from fedkeel.methods.server import Message, Updates
+from fedkeel.methods.types import Chance
 
 SLOTS = 64
 """The latest slot that can be learnt."""

@@ -8,10 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Job
-from fedkeel.methods.oracle import Oracle
-from fedkeel.methods.types import Decay, Message, Multiple
+from fedkeel.methods.client import ClientRule, Job, Message, Oracle
+from fedkeel.methods.types import Decay, Multiple
 
 
 class SmoothedRate(ClientRule):

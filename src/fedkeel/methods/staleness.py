@@ -9,8 +9,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from fedkeel.methods.job import Updates
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, View
+from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
 from fedkeel.methods.types import Share
 
 Function = Literal["constant", "polynomial", "hinge"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -63,7 +62,7 @@ class Simulation(Stateful):
             experiment.faults,
             experiment.local,
             experiment.seed,
-            first=_first(experiment, model),
+            first=first_kept(experiment, model),
         )
         self.over = False
         """Whether there is no round after the last one that was told."""
@@ -270,7 +269,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     )
 
 
-def _first(experiment: Experiment, model: FlatModel) -> Message:
+def first_kept(experiment: Experiment, model: FlatModel) -> Message:
     """What every client keeps before its first job."""
     rule = experiment.algorithm.rules()[0]
     return {**rule.initial(model.w.clone(), model.buffers), **Chain(experiment.wire).initial(model.w)}
@@ -298,24 +297,3 @@ def new_pace(experiment: Experiment) -> Pace:
             return Periodic(wanted, seconds=schedule.trigger_seconds, busy_limit=experiment.busy_limit)
         case "concurrency":
             return Concurrency(wanted, busy_limit=experiment.concurrency)
-
-
-def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> Sequence[Order]:
-    """Jobs like those of the first round, for an executor to look at beforehand.
-
-    Everybody is taken to be on; surveys take one step, and the first answer serves all questions.
-    """
-    core = new_core(experiment, data, model)
-    desk, rule = Desk(executor, inf), core.model.client_rule
-    first = _first(experiment, model)
-    event: ev.Event = ev.Wake(0.0)
-    with warnings.catch_warnings(action="ignore"):  # of what is only tried
-        while True:
-            command = core.on(event)[0]
-            assert isinstance(command, ev.Survey | ev.Send)
-            for order in command.orders:
-                order.kept = first
-            if isinstance(command, ev.Send):
-                return command.orders
-            if not isinstance(event, ev.Answered):
-                event = ev.Answered(0.0, desk.ask(command.orders, command.told, rule, 1))

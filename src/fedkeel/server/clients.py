@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedkeel.server.events import Trip
+from fedkeel.server.events import Arrived, Trip
 from fedkeel.server.stateful import Stateful
-from fedkeel.wire.orders import Order, Trained
+from fedkeel.wire.orders import Order
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +28,20 @@ class Sent:
 class Landed:
     """A job whose upload is here and is what it should be, as far as shows from outside."""
 
-    order: Order
-    """As it was done."""
+    event: Arrived
     sent: Sent
-    trip: Trip
-    upload: Trained | None
-    """Its content, where that is here too."""
+
+    @property
+    def order(self) -> Order:
+        """As it was done."""
+        assert self.event.order is not None
+        return self.event.order
+
+    @property
+    def trip(self) -> Trip:
+        """When it did what."""
+        assert self.event.trip is not None
+        return self.event.trip
 
 
 class AtWork(Stateful):

@@ -13,6 +13,7 @@ from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import View
 from fedkeel.server import events as ev
 from fedkeel.server.clients import AtWork, Landed, Sent
+from fedkeel.server.columns import arrivals, merging, patch
 from fedkeel.server.gate import Gate, Refusal
 from fedkeel.server.ledger import Ledger
 from fedkeel.server.log import Log, divergence
@@ -130,24 +131,22 @@ class Core(Stateful):
         if refusal is not None:
             return self._refuse(event, sent, refusal)
         assert sent is not None
-        assert event.order is not None
-        assert event.trip is not None
-        landed = Landed(event.order, sent, event.trip, event.upload)
+        landed = Landed(event, sent)
         if self.pace.at_once:
             return self._collect([landed])
         self._arrived.append(landed)
         return self._after()
 
     def _refuse(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> list[ev.Command]:
+        self._turn_away(event, sent, refusal)
+        return [] if sent is None else self._turn_to_next()
+
+    def _turn_away(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> None:
         """The device has trained and sent something, in vain."""
         self.ledger.bytes_up += event.nbytes
         self.ledger.samples += event.work if event.order is None else self._work(event.order)
         self.ledger.turn_away(refusal.reason)
-        self.log.refuse(event.client, event.job, event.version, event.nbytes, refusal, sent, event.trip, self._now)
-        if sent is None:
-            return []
-        self._lost_job()
-        return self._after()
+        self.log.refuse(event, refusal, sent, self._now)
 
     def _lose(self, event: ev.Lost) -> list[ev.Command]:
         sent = self.at_work.end(event.client)
@@ -177,7 +176,7 @@ class Core(Stateful):
     def _collect(self, landed: list[Landed], again: bool = False) -> list[ev.Command]:
         """Get what is in the uploads that are to be taken in now."""
         self._taking, self._again = landed, again
-        here = [each.upload for each in landed if each.upload is not None]
+        here = [each.event.upload for each in landed if each.event.upload is not None]
         if len(here) == len(landed):
             return self._take(ev.Delivered(self._now, assembled(here)))
         return [ev.Collect([each.order for each in landed], again)]
@@ -207,13 +206,7 @@ class Core(Stateful):
         refusals = self.gate.judge([each.order for each in landed], upload)
         for each, refusal in zip(landed, refusals, strict=True):
             if refusal is not None:
-                order, nbytes = each.order, each.sent.upload_bytes
-                self.ledger.bytes_up += nbytes
-                self.ledger.samples += self._work(order)
-                self.ledger.turn_away(refusal.reason)
-                self.log.refuse(
-                    order.client, order.job, order.version, nbytes, refusal, each.sent, each.trip, self._now
-                )
+                self._turn_away(each.event, each.sent, refusal)
         return {row for row, refusal in enumerate(refusals) if refusal is not None}
 
     def _receive(self, landed: Landed, upload: Trained) -> list[ev.Command]:
@@ -235,7 +228,10 @@ class Core(Stateful):
         self._count([landed])
         said = upload.messages if trip.merged is not None else {}
         recorded = {name: float(said[name][0]) for name in self.model.client_rule.recorded if name in said}
-        self.log.received(landed, self._samples, upload, receipt, version, {**recorded, **receipt.notes})
+        more = merging(landed) | {"accepted": [receipt.accepted], "notes": [{**recorded, **receipt.notes} or None]}
+        self.log.told.extend(arrivals([landed], self._samples, upload, [receipt.weight], version, **more))
+        if receipt.earlier:
+            patch(self.log.told.columns["weight"], receipt.earlier)
         self._keep(upload)
         self._arrived.append(landed)
         self._in_vain = 0
@@ -247,7 +243,7 @@ class Core(Stateful):
         version = self.model.version
         weights = self.model.aggregate(landed, upload)
         self._count(landed)
-        self.log.arrived(landed, self._samples, upload, weights, version)
+        self.log.told.extend(arrivals(landed, self._samples, upload, weights, version))
         self._keep(upload)
 
     def _count(self, landed: Sequence[Landed]) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.errors import DivergenceError
-from fedkeel.methods.server import Receipt
 from fedkeel.record.rows import Arrivals, Refused, Unfinished
-from fedkeel.server.clients import Landed, Sent
-from fedkeel.server.columns import arrivals, merging, patch
-from fedkeel.server.events import RoundOver, Trip
+from fedkeel.server.clients import Sent
+from fedkeel.server.events import Arrived, RoundOver, Trip
 from fedkeel.server.gate import Refusal
 from fedkeel.server.stateful import Stateful
-from fedkeel.wire.orders import Trained
 
 
 class Log(Stateful):
@@ -33,55 +29,19 @@ class Log(Stateful):
         self.models: list[tuple[Tensor, Tensor]] = []
         """(Weights, buffers) as they came back, where they are to be tested."""
 
-    def arrived(
-        self,
-        landed: Sequence[Landed],
-        samples: NDArray[np.int64],
-        upload: Trained,
-        weights: Sequence[float | None],
-        version: int,
-    ) -> None:
-        """Updates were taken in; `version` is that of the model which they met."""
-        self.told.extend(arrivals(landed, samples, upload, weights, version))
-
-    def received(
-        self,
-        landed: Landed,
-        samples: NDArray[np.int64],
-        upload: Trained,
-        receipt: Receipt,
-        version: int,
-        notes: Mapping[str, float],
-    ) -> None:
-        """An update was received at once."""
-        more = merging(landed) | {"accepted": [receipt.accepted], "notes": [dict(notes) or None]}
-        self.told.extend(arrivals([landed], samples, upload, [receipt.weight], version, **more))
-        if receipt.earlier:
-            patch(self.told.columns["weight"], receipt.earlier)
-
-    def refuse(
-        self,
-        client: int,
-        job: int,
-        version: int,
-        nbytes: int,
-        refusal: Refusal,
-        sent: Sent | None,
-        trip: Trip | None,
-        now: float,
-    ) -> None:
+    def refuse(self, upload: Arrived, refusal: Refusal, sent: Sent | None, now: float) -> None:
         """The gate refused an upload, which ended the job `sent`, if there is one."""
         self.refused.append(
             Refused(
                 round=self.round,
-                client=client,
-                job=job,
-                start_version=version,
-                dispatched=None if sent is None or trip is None else trip.dispatched,
+                client=upload.client,
+                job=upload.job,
+                start_version=upload.version,
+                dispatched=None if upload.trip is None else upload.trip.dispatched,
                 arrived=now,
                 reason=refusal.reason,
                 detail=refusal.detail,
-                bytes_up=nbytes + (0 if sent is None else sent.bytes_up),
+                bytes_up=upload.nbytes + (0 if sent is None else sent.bytes_up),
                 bytes_down=0 if sent is None else sent.bytes_down,
             )
         )

@@ -13,17 +13,18 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from fedkeel import Experiment, FederatedData, InputError, Result, api, run
+from fedkeel import Experiment, FederatedData, InputError, Result, run
 from fedkeel.local.batches import Batch, batch_sizes
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors import choose
 from fedkeel.local.executors.agreement import objection
-from fedkeel.local.executors.remember import place, recall, remember
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel
-from fedkeel.runner.simulation import first_orders
+from fedkeel.runner import choice
+from fedkeel.runner.choice import first_orders
+from fedkeel.runner.remembered import place, recall, remember
 
 LOCAL = {"batch_size": 4, "epochs": 2}
 
@@ -49,7 +50,7 @@ def eager_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run counts as worth a choice, and none is remembered."""
     monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
     monkeypatch.setattr(choose, "_LEAST", 10.0)
-    monkeypatch.setattr(api, "recall", lambda _: None)
+    monkeypatch.setattr(choice, "recall", lambda _: None)
 
 
 def go(executor: Any = "auto", model: nn.Module | None = None, out: Path | None = None, **more: Any) -> Result:
@@ -99,7 +100,7 @@ def test_a_run_says_how_to_repeat_it_bit_for_bit(tmp_path: Path, kind: str, monk
 def test_the_same_experiment_is_run_the_same_way_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
     first = go(seed=41)
-    monkeypatch.setattr(api, "settle", None)
+    monkeypatch.setattr(choice, "settle", None)
     again = go(seed=42, name="another", target_accuracy=0.5)
     assert again.summary["executor"] == first.summary["executor"]
     assert again.summary["probe"] == first.summary["probe"]

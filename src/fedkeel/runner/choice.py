@@ -1,0 +1,65 @@
+"""The executor of a run: as asked for, as it was last time, or as measured now."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from math import inf
+
+from fedkeel.config.experiment import Experiment
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import InputError
+from fedkeel.local.build import Workshop
+from fedkeel.local.executor import Executor
+from fedkeel.local.executors.agreement import objection
+from fedkeel.local.executors.choose import Choice, settle
+from fedkeel.local.executors.processes import unavailable
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.params import FlatModel
+from fedkeel.runner.remembered import place, recall, remember
+from fedkeel.runner.simulation import first_kept, new_core
+from fedkeel.server import events as ev
+from fedkeel.wire.orders import Order
+from fedkeel.world.desk import Desk
+
+
+def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
+    """The executor that was asked for; what is left open as it was last time, or else as measured now."""
+    asked = experiment.executor
+    no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
+    if asked.kind == "processes" and no_workers:
+        raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
+    alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
+    asks = workshop.executor(alone)
+    orders = first_orders(experiment, workshop.data, flat, asks)
+    asks.close()
+    if asked.settled:
+        return settle(workshop, asked, orders, experiment.rounds, fork=False)
+    kept = place(experiment, workshop.data, workshop.module)
+    choice = recall(kept)
+    possible = choice is not None and not (choice.settings.kind == "processes" and no_workers)
+    if choice is None or not possible or objection(workshop, choice.settings, orders):
+        choice = settle(workshop, asked, orders, experiment.rounds, fork=no_workers is None)
+        remember(kept, choice)
+    return choice
+
+
+def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> Sequence[Order]:
+    """Jobs like those of the first round, for an executor to look at beforehand.
+
+    Everybody is taken to be on; surveys take one step, and the first answer serves all questions.
+    """
+    core = new_core(experiment, data, model)
+    desk, rule = Desk(executor, inf), core.model.client_rule
+    first = first_kept(experiment, model)
+    event: ev.Event = ev.Wake(0.0)
+    with warnings.catch_warnings(action="ignore"):  # of what is only tried
+        while True:
+            command = core.on(event)[0]
+            assert isinstance(command, ev.Survey | ev.Send)
+            for order in command.orders:
+                order.kept = first
+            if isinstance(command, ev.Send):
+                return command.orders
+            if not isinstance(event, ev.Answered):
+                event = ev.Answered(0.0, desk.ask(command.orders, command.told, rule, 1))
