@@ -89,7 +89,7 @@ def test_an_import_of_a_helper_is_fine(source: str) -> None:
 
 def test_folders_are_those_of_the_source() -> None:
     """Fuzzing and whole runs go across them; the helpers belong to all."""
-    apart = {"helpers", "fuzz", "runtime"}
+    apart = {"helpers", "fuzz"}
     folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
     strange = {each for each in folders if not (SOURCE / each).is_dir() and not apart & {*each.parts}}
     assert strange == set()

@@ -23,8 +23,8 @@ MAY: dict[str, set[str]] = {
     "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows"},
     "record": LEAVES | {"config"},
     "report": LEAVES | {"data", "world.fleet", "record"},
-    "config": {"errors", "data", "models", "methods", "wire", "local.settings", "server.settings", "record.settings"}
-    | {"world.faults", "world.fleet.settings"},
+    "config": {"errors", "data", "models", "methods", "wire", "local.settings", "record.settings"}
+    | {"server.settings", "server.sampling", "world.faults", "world.fleet.settings"},
     "runner": {"*"},
     "api": {"*"},
     "__init__": {"*"},
