@@ -22,8 +22,8 @@ from fedkeel.methods.server import Pace
 from fedkeel.methods.settings import AlgorithmSettings as AlgorithmSettings
 from fedkeel.models.settings import ModelSettings as ModelSettings
 from fedkeel.record.settings import CheckpointSettings as CheckpointSettings
-from fedkeel.server import sampling
 from fedkeel.server.settings import GateSettings as GateSettings
+from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
@@ -54,7 +54,7 @@ class Experiment(Section):
     """Clients that take part in a round: by default 10, or all if there are fewer."""
     participation: Share | None = None
     """The same as a share of all clients."""
-    sampling: str = "uniform"
+    sampling: Sampling = "uniform"
     """How a round's clients are drawn. `uniform`: each at most once. `scheme1`: with replacement in proportion to their
     samples, and then averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA). `module:function`: as
     the user's `draw(sizes, count, free, rng)` returns them."""
@@ -93,11 +93,6 @@ class Experiment(Section):
             f"name: {shown(name)} is not accepted; accepted: 1 to 100 bytes that name a folder, all printable, without "
             "/ and \\ and not beginning with a dot"
         )
-
-    @field_validator("sampling")
-    @classmethod
-    def _draws(cls, kind: str) -> str:
-        return sampling.check(kind)
 
     @model_validator(mode="before")
     @classmethod

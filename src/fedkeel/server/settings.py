@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError
 from fedkeel.methods.server import Pace
+from fedkeel.server import sampling
+
+Sampling = Annotated[str, AfterValidator(sampling.check)]
+"""A way to draw clients, by its name or as `module:function`."""
 
 
 class ScheduleSettings(Section):
