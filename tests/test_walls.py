@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "record": LEAVES | {"config"},
     "report": LEAVES | {"data", "world.fleet", "record"},
     "config": {"errors", "data", "models", "methods", "wire", "local.settings", "record.settings"}
-    | {"server.settings", "server.sampling", "world.faults", "world.fleet.settings"},
+    | {"server.settings", "world.faults", "world.fleet.settings"},
     "runner": {"*"},
     "api": {"*"},
     "__init__": {"*"},
