@@ -115,7 +115,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path, name: str) -> 
         ({"clients": b'{"client": 1, "round": 1, "learning_rates": 3}\n'}, "clients.jsonl is damaged (TypeError"),
         ({"clients": b""}, "no update has arrived yet"),
         ({"experiment": b"just words"}, "holds a str; accepted: a mapping"),
-        ({"experiment": b"&a [*a]"}, "an alias stands inside of what it means"),
+        ({"experiment": b"&a [*a]"}, "an alias contains itself"),
         ({"experiment": b"name:\n"}, "experiment.yaml is damaged (KeyError: 'algorithm')"),
         ({"experiment": b"algorithm: 3\n"}, "experiment.yaml is damaged (TypeError"),
     ],

@@ -74,14 +74,14 @@ def test_damaged_parquet(folder: Path, content: bytes) -> None:
         (b"speed_factor\n" + b"9" * 100_000, "'99999"),
         (b"x" * 100_000, "column: 'xxx"),
         (b",".join(b"c%d" % i for i in range(20_000)), "column: 'c0' is unknown"),
-        (b"dropout," * 20_000, "column dropout: stands twice"),
+        (b"dropout," * 20_000, "column dropout: it is given twice"),
         (b"speed_factor\n" + b"x\n" * 50_000, "line 2, column speed_factor: 'x' is not accepted"),
         (b"speed_factor\n" + b"1\n" * 5000 + b"-1\n", "line 5002, column speed_factor: '-1' is not accepted"),
         (b"speed_factor\n1e999\n", "a finite number"),
         (b"speed_factor\nnan\n", "a finite number"),
         (b"speed_factor\nTrue\n", "'True' is not accepted"),
         (b'"speed_factor\n1\n', "column: 'speed_factor\\n1' is unknown"),
-        (b"speed_factor,speed_factor\n1,2\n", "stands twice"),
+        (b"speed_factor,speed_factor\n1,2\n", "is given twice"),
         (b"speed_factor,\n1,2\n", "column: '' is unknown"),
         (b"a\rb\rc", "column: 'a' is unknown"),
     ],
@@ -116,7 +116,7 @@ def test_parquet_with_a_column_twice(tmp_path: Path) -> None:
     path = str(tmp_path / "t.parquet")
     column = pa.array([1.0])
     parquet.write_table(pa.Table.from_arrays([column, column], ["dropout", "dropout"]), path)
-    assert "column dropout: stands twice" in told(path)
+    assert "column dropout: it is given twice" in told(path)
 
 
 @pytest.mark.parametrize("end", [".csv", ".parquet"])

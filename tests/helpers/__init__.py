@@ -4,6 +4,7 @@
 - `clock`: runs on the virtual clock with an executor that takes no time
 - `commands`: the command line, in this process or in one of its own
 - `damage`: any file with a few bytes damaged
+- `declared`: what rules declare that tests train without a server: anything
 - `disk`: a disk that is full
 - `fedasmu`: FedASMU's server in numpy, and jobs and uploads for it
 - `federation`: six unequal clients whose training is written out in numpy; `train` runs fedkeel on them

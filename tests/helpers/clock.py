@@ -65,7 +65,7 @@ class Instant:
 
 def _made_up(order: Order) -> Tensor:
     noise = torch.sin(torch.arange(len(order.start), dtype=torch.float64) + 7 * order.client + order.epochs)
-    return order.start + 0.01 * noise + (0 if order.fresh is None else 0.1 * (order.fresh - order.start))
+    return order.start + 0.01 * noise + (0 if order.fresh is None else 0.1 * (order.fresh.w - order.start))
 
 
 @dataclass(frozen=True)

@@ -109,11 +109,11 @@ def alone(h: float, steps: int, slope: float = 0.0) -> Vector:
 
     Its loss is 1/2 slope (w - b)^2, b one below x.
     """
-    x = torch.tensor([2.0, -1.0], dtype=torch.float64)
-    kept = {"h": torch.tensor([h, 3 * h], dtype=torch.float64)}
-    given = job(x, torch.tensor([0.25], dtype=torch.float64), kept=kept)
+    x = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
+    kept = {"h": torch.tensor([[h, 3 * h]], dtype=torch.float64)}
+    given = job(x, torch.tensor([[0.25]], dtype=torch.float64), kept=kept)
     oracle = Quadratic(torch.full_like(x, slope), x - 1, [1])
-    return (train(given, DynamicRegulariser(alpha=ALPHA), oracle, limit=steps).w - x).numpy()
+    return (train(given, DynamicRegulariser(alpha=ALPHA), oracle, limit=steps).w - x)[0].numpy()
 
 
 def test_the_linear_term_is_in_the_gradient() -> None:

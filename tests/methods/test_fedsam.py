@@ -25,7 +25,7 @@ from tests.helpers.federation import (
     SIZES,
     Vector,
 )
-from tests.helpers.oracles import oracle
+from tests.helpers.oracles import oracle, weights
 from tests.helpers.quadratics import job
 from tests.helpers.tiers import slow_but
 
@@ -203,8 +203,8 @@ def test_both_passes_see_the_same_dropout_masks() -> None:
     net = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
     net[1].register_forward_hook(lambda _, inputs, output: masks.append((output == 0) & (inputs[0] != 0)))
     it = oracle(net, batch_size=5)
-    w = it._model.w.clone()
-    given = job(w, torch.full((1,), 0.1))
+    w = weights(net)
+    given = job(w, torch.full((1, 1), 0.1))
     for _ in it.steps():
         SharpnessAware(rho=RHO).step(given, w, it)
     first, again, second, once_more = masks

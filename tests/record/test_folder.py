@@ -231,7 +231,7 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     assert not list(folder.glob("checkpoint/.*"))
     _, said = resumed(folder, **given())
     assert len(said) == 1
-    assert said[0].endswith(f"goes on after {kept[-1].replace('-', ' ')}" if kept else "the run starts anew")
+    assert said[0].endswith(f"goes on after {kept[-1].replace('-', ' ')}" if kept else "the run restarts from round 1")
     same(whole, folder)
 
 

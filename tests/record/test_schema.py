@@ -97,9 +97,12 @@ def test_an_older_run_with_a_checkpoint_cannot_be_resumed(old_half: Path) -> Non
 def test_an_older_run_without_a_checkpoint_begins_anew(old_half: Path) -> None:
     shutil.rmtree(old_half / "checkpoint")
     _, told = resumed(old_half, **given())
-    assert told == [f"{old_half} has no checkpoint yet: the run starts anew"]
+    assert told == [f"{old_half} has no checkpoint yet: the run restarts from round 1"]
     assert schema.check(old_half) == 2
     run(Experiment.load(old_half / "experiment.yaml"), old_half.parent / "whole", **given())
+    stored = [Experiment.load(path / "experiment.yaml") for path in (old_half, old_half.parent / "whole")]
+    assert stored[0].model_dump() == stored[1].model_dump()  # as files, settings are missing that did not exist yet
+    shutil.copy(old_half.parent / "whole" / "experiment.yaml", old_half)
     same(old_half.parent / "whole", old_half)
 
 

@@ -436,7 +436,7 @@ def test_a_kill_before_the_first_checkpoint(half: Half) -> None:
     whole, folder = half
     shutil.rmtree(folder / "checkpoint")
     _, told = resumed(folder, **given())
-    assert told == [f"{folder} has no checkpoint yet: the run starts anew"]
+    assert told == [f"{folder} has no checkpoint yet: the run restarts from round 1"]
     same(whole, folder)
 
 

@@ -109,7 +109,7 @@ def test_claims_of_the_future_are_refused_however_stale_a_job_is() -> None:
     )  # fmt: skip
     seen = watch(described)
     assert max(arrival.staleness for arrival in seen.arrivals) > 1000
-    assert {row["reason"] for end in seen.ends for row in end.refused} == {"from the future"}
+    assert {row.reason for end in seen.ends for row in end.refused} == {"from the future"}
 
 
 @pytest.mark.parametrize("bound", [1e-300, 1e-20, 1.0, 1e37])

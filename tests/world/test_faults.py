@@ -345,7 +345,6 @@ class Seen:
     starved: str = ""
 
     def books(self) -> Books:
-        rest = self.simulation.rest()
         arrived = [vars(a) for end in self.ends for a in end.arrivals]
         rest = self.simulation.rest()
         refused = [vars(row) for end in (*self.ends, rest) for row in end.refused]

@@ -1,4 +1,4 @@
-"""The local training loop: the only one in the house.
+"""The local training loop: the only one in the package.
 
 The order inside a step is fixed: gradient of the loss, clipping, weight decay (all three in `oracle.grad`),
 the rule's direction, momentum, update.

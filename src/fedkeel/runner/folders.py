@@ -38,7 +38,7 @@ def reopen(simulation: Simulation, path: Path, tell: Callable[[str], None]) -> R
     folder, found = RunFolder.reopen(path, subject(simulation))
     try:
         if found is None:
-            tell(f"{path} has no checkpoint yet: the run starts anew")
+            tell(f"{path} has no checkpoint yet: the run restarts from round 1")
             return folder
         for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
             tell(sentence)

@@ -103,9 +103,7 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     }
     for field, value in asked.items():
         if value:
-            raise InputError(
-                f"{field}: {value!r} is not accepted, this data is already dealt out; accepted: leave it out"
-            )
+            raise InputError(f"{field}: {value!r} is not accepted, this data is already dealt out; remove it")
     if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
         raise InputError(
             f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"

@@ -40,7 +40,7 @@ class ScheduleSettings(Section):
         for field, value in misplaced.items():
             if value is not None:
                 raise InputError(
-                    f"schedule.{field}: {value:g} is not accepted at the pace {pace}; accepted: leave it out, or "
+                    f"schedule.{field}: {value:g} is not accepted at the pace {pace}; remove it or choose "
                     f"another {'method' if self.pace == 'auto' else 'schedule.pace'}"
                 )
 

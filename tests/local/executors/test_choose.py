@@ -21,10 +21,11 @@ from fedkeel.local.executors.agreement import objection
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import ClientRule, Job, Message, Oracle
-from fedkeel.params import FlatModel
+from fedkeel.params import FlatModel, Layout
 from fedkeel.runner import choice
 from fedkeel.runner.choice import first_orders
 from fedkeel.runner.remembered import place, recall, remember
+from tests.helpers.declared import Anything
 
 LOCAL = {"batch_size": 4, "epochs": 2}
 
@@ -253,7 +254,10 @@ class Once(ClientRule):
     """Sends what is not a number."""
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        return {"x": torch.full_like(job.samples, float("nan") if w.dim() > 1 else 0.0, dtype=w.dtype)}, {}
+        return {"x": torch.full_like(job.samples, float("nan"), dtype=w.dtype)}, {}
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
 
 
 @pytest.mark.parametrize("lr", [0.1, 1e-7])

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fedkeel import DivergenceError, FedkeelError
 from fedkeel.local.executors.processes import Processes
 from fedkeel.methods import ClientRule, Job, Message, Oracle
-from fedkeel.params import FlatModel
+from fedkeel.params import FlatModel, Layout
+from tests.helpers.declared import Anything
 from tests.helpers.processes import forked
 from tests.helpers.workers import orders, settings, workshop
 
@@ -28,6 +29,9 @@ class Chatty(ClientRule):
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return {"moved": w - job.start}, {"last": w, "jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
 
 
 @pytest.mark.parametrize("stack", [0, 3])
@@ -121,6 +125,9 @@ class Fickle(ClientRule):
                 return {"x": torch.full((*lead, 1), 0.5)}, {}
         return {}, {}
 
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", [0, 3])
@@ -142,6 +149,9 @@ def test_what_a_rule_sends_may_change_from_call_to_call(stack: int) -> None:
 class Selective(ClientRule):
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         return ({"x": job.samples} if int(job.samples.flatten()[0]) > 5 else {}), {}
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
 
 
 @pytest.mark.parametrize("kind", ["serial", "processes"])

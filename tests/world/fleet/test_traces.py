@@ -143,7 +143,7 @@ BAD_CSV: list[tuple[str, list[str]]] = [
     ('dropout\n""\n', ["line 2, column dropout: ''", "a valid number"]),
     ("droput\n0\n", ["column: 'droput'", "did you mean dropout?", "seconds_per_sample, speed_factor, uplink_mbps"]),
     ("0.5\n0.5\n", ["column: '0.5'", "accepted: availability"]),
-    ("dropout,dropout\n0,0\n", ["column dropout: stands twice", "accepted: once"]),
+    ("dropout,dropout\n0,0\n", ["column dropout: it is given twice", "accepted: once"]),
     ("dropout,availability\n0,1\n0\n", ["line 3: 1 values", "accepted: 2, as many as the header has"]),
     ("dropout\n0,1\n", ["line 2: 2 values", "accepted: 1, as many as the header has"]),
     ("dropout\n", ["has no rows", "a row for each device"]),

@@ -117,7 +117,7 @@ def call_function(name: str, clients: int, seed: int) -> Table:
 def _check_once(path: str, names: Sequence[str]) -> None:
     for name, times in Counter(names).items():
         if times > 1:
-            raise InputError(f"fleet.profile: {label(path)}, column {label(name)}: stands twice; accepted: once")
+            raise InputError(f"fleet.profile: {label(path)}, column {label(name)}: it is given twice; accepted: once")
 
 
 def _listed(name: str, column: str, values: Any, clients: int) -> Sequence[Any]:
