@@ -11,7 +11,7 @@ class Anything(Mapping[str, Sends]):
     """Whatever is sent is declared, and charged nothing."""
 
     def __getitem__(self, name: str) -> Sends:
-        return Sends(0)
+        return Sends(0, recorded=True)
 
     def __iter__(self) -> Iterator[str]:
         return iter(())

@@ -16,7 +16,7 @@ from fedkeel.server import core as core_module
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
 from tests.helpers import federation
-from tests.helpers.world import TestWorld, trained
+from tests.helpers.world import TestWorld, Trip, trained
 
 CLIENTS = 4
 SIZES = [2, 4, 6, 8]
@@ -272,3 +272,28 @@ def test_a_snapshot_is_all_that_the_core_remembers() -> None:
     assert [[(o.job, o.client, o.wave) for o in each.orders] for each in sent if isinstance(each, ev.Send)] == [
         [(o.job, o.client, o.wave) for o in sent[0].orders]  # type: ignore[union-attr]
     ] * 2
+
+
+def test_a_world_answers_before_it_tells_of_anything_else() -> None:
+    core = server("fedasync", per_round=2, schedule={"busy_share": 1.0})
+    (send, _) = core.on(ev.Wake(0.0))
+    assert isinstance(send, ev.Send)
+    one, two = (
+        ev.Arrived(1.0, order.client, order.job, 0, 8, order, Trip(0.0, 0.0, 1.0, 1.0)) for order in send.orders
+    )
+    assert kinds(core.on(one)) == ["Collect"]
+    with pytest.raises(FedkeelError, match="Arrived before it has answered with Delivered"):
+        core.on(two)
+
+
+def test_weights_that_do_not_come_back_are_not_taken_in() -> None:
+    """A rule that uploads the body alone, and trains all."""
+    core = server("fedavg")
+    body = torch.arange(6) < 3
+    core.model._sent = body
+    world = TestWorld(core)
+    w = core.model.state.w
+    world.wake()
+    for client in range(CLIENTS):
+        world.upload(client)
+    assert bool(((core.model.state.w - w).abs() > 1e-9).eq(body).all())

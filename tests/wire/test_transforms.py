@@ -8,14 +8,35 @@ import numpy as np
 import pytest
 import torch
 
-from fedkeel import Experiment, InputError, RoundEnd, run
+from fedkeel import (
+    ClientRule,
+    Experiment,
+    FedkeelError,
+    InputError,
+    Job,
+    Layout,
+    Message,
+    Oracle,
+    RoundEnd,
+    Sends,
+    run,
+    streams,
+)
+from fedkeel.local.build import Workshop
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
+from fedkeel.params import FlatModel
 from fedkeel.wire.cast import Cast
 from fedkeel.wire.clip import Clip
+from fedkeel.wire.orders import Order
 from fedkeel.wire.transform import Chain, Upload
 from tests.helpers import federation
 from tests.helpers.federation import EPOCHS, EXECUTORS, LR, SIZES, Vector
 
-KEYS = np.zeros(2, dtype=np.uint64)
+
+def KEYS(number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:  # noqa: N802, ARG001
+    return np.zeros(2, dtype=np.uint64)
+
+
 D = federation.FEATURES * federation.CLASSES
 CAST = {"kind": "cast", "dtype": "float16"}
 CLIP = {"kind": "clip", "norm": 0.05}
@@ -140,3 +161,79 @@ def test_messages_come_back_in_their_own_type() -> None:
     )
     assert (read.update.dtype, read.messages["m"].dtype) == (torch.float64, torch.float32)
     assert read.messages["m"].tolist() == [[1.0], [2.0]]
+
+
+def test_fine_tuned_models_do_not_travel() -> None:
+    """FedBABU tests clients' own models after five more epochs, which no transform changes."""
+    net = federation.net(4)
+    runs = [
+        federation.train("fedbabu", model=net, wire=wire, rounds=1)[0] for wire in ([], [{**CAST, "feedback": True}])
+    ]
+    plain, cast = (run.finetuned_accuracy for run in runs)
+    assert plain is not None
+    assert cast is not None
+    assert cast.tolist() == pytest.approx(plain.tolist(), nan_ok=True)
+
+
+@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes, stack 2"])
+def test_what_a_client_keeps_of_its_own_stays_as_it_was_trained(executor: str) -> None:
+    """MOON keeps its whole model, from which clipping must not take anything."""
+    wire = [{"kind": "clip", "norm": 1e-6}]
+    kept = []
+    for each in ([], wire):
+        result, _ = federation.train("moon", executor, federation.net(4), rounds=1, wire=each)
+        kept.append(result.simulation.world.desk.kept)
+    assert kept[0].keys() == kept[1].keys()
+    for client, own in kept[0].items():
+        torch.testing.assert_close(own["w"], kept[1][client]["w"], rtol=0, atol=1e-12)
+
+
+def test_a_bound_of_the_gate_and_clipping_to_it_go_together() -> None:
+    gate = {"max_norm": 0.05}
+    _, ends = federation.train("fedavg", "stack 3", wire=[CLIP, CAST], gate=gate)
+    assert all(not end.refused for end in ends)
+    assert sum(len(end.arrivals) for end in ends) == 3 * federation.ROUNDS
+
+
+def test_stacks_are_accepted_with_error_feedback() -> None:
+    """What rounding leaves differs in every bit that rounds otherwise: the agreement check looks before the wire."""
+    wire = [{"kind": "cast", "dtype": "bfloat16", "feedback": True}]
+    model = torch.nn.Sequential(torch.nn.Linear(federation.FEATURES, 2000), torch.nn.ReLU(), torch.nn.Linear(2000, 2))
+    federation.train("fedavg", "stack 3", model, rounds=1, wire=wire, dtype="float32")
+
+
+class Counting(ClientRule):
+    wide: bool = False
+
+    def end(self, job: Job, w: torch.Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return {"count": torch.full_like(job.samples, 80_001)}, {}
+
+    def sends(self, layout: Layout, received: Message) -> dict[str, Sends]:
+        return {"count": Sends(1) if self.wide else Sends(1, nbytes=8)}
+
+
+def test_counts_are_not_cast_and_must_be_declared_as_such() -> None:
+    local = LocalSettings(epochs=1, batch_size=4, lr=LR)
+    data, model = federation.data().to(torch.float64), FlatModel(federation.net().double())
+    for wide in (False, True):
+        shop = Workshop(model.module, data, Counting(wide=wide), local, 1, Chain([Cast()]))
+        executor = shop.executor(ExecutorSettings(kind="serial", stack=0, channels_last=False))
+        order = Order(1, 1, 1, 1, model.w, model.buffers, torch.full((1,), LR, dtype=torch.float64), {}, {})
+        if wide:
+            with pytest.raises(FedkeelError, match=r"sends 'count'.*nbytes=8"):
+                executor.train([order])
+        else:
+            assert executor.train([order]).messages["count"].tolist() == [[80_001]]
+
+
+def test_each_transform_has_random_streams_of_its_own() -> None:
+    seen = []
+
+    class Noted(Clip):
+        def encode(self, upload: Upload, kept: Message, keys: Any) -> tuple[Upload, Message]:
+            seen.append(keys.tolist())
+            return super().encode(upload, kept, keys)
+
+    chain = Chain([Noted(norm=1), Noted(norm=1)])
+    chain.through(Upload(torch.ones(2, 3), {}), {}, lambda number: streams.keys(7, "wire", number, np.arange(2)))
+    assert len({key for keys in seen for key in keys}) == 4

@@ -23,7 +23,7 @@ from fedkeel.methods.job import Job
 from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 from fedkeel.wire.orders import Columns, Order, stacked, stacked_fresh
-from fedkeel.wire.transform import STATE, Chain, changed
+from fedkeel.wire.transform import STATE, Chain, Keys, changed
 
 _SPECIAL = {"lr", "slot", "fresh"}
 _COMMON = sorted({each.name for each in fields(Order)} & {each.name for each in fields(Job)} - _SPECIAL)
@@ -78,10 +78,15 @@ class Trainer:
         finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
         if self._wire and not orders[0].survey:
-            origin = None if rule.uploads == "none" else stacked([order.start for order in orders], start.device)
-            keys = streams.keys(self._seed, "wire", np.array(where[0]), np.array(where[1]))
-            read, message, state = changed(self._wire, w, origin, message, sends, state, keys)
-            w, kept = w.copy_(read), {**kept, **state}
+            # The server reads other weights: what a client keeps or sends of its own must not lie where they are put.
+            message, kept = (
+                {name: tensor.clone() if tensor.data_ptr() == w.data_ptr() else tensor for name, tensor in each.items()}
+                for each in (message, kept)
+            )
+            origin = stacked([order.start for order in orders], start.device)
+            travels = None if rule.uploads == "all" else self._layout.mask(rule.uploads).to(start.device)
+            read = changed(self._wire, w, origin, travels, message, sends, state, self._keys(where[0], where[1]))
+            w, message, kept = read.w, read.messages, {**kept, **read.kept}
         return {
             "w": w,
             "lr": _used(outcome.job),
@@ -107,6 +112,10 @@ class Trainer:
             layout=self._layout,
         )
 
+    def _keys(self, waves: Sequence[int], clients: Sequence[int]) -> Keys:
+        """Random streams of each client's own, for each transform on the wire."""
+        return lambda number: streams.keys(self._seed, "wire", number, np.array(waves), np.array(clients))
+
     def _rule_of(self, order: Order) -> ClientRule:
         """By which an order is to be done."""
         if not order.survey:
@@ -124,14 +133,16 @@ class Trainer:
                     f"{who}: {name} has shape {list(tensor.shape)} for a stack of {count} clients; accepted: one row a "
                     "client"
                 )
-        sent = {name: tensor.numel() // count for name, tensor in outcome.message.items()}
-        for name, numbers in {**sent, **{n: t.numel() for n, t in outcome.job.sums.totals.items()}}.items():
+        sums = outcome.job.sums.totals
+        for name, tensor in {**outcome.message, **sums}.items():
+            numbers, width = tensor.numel() // (1 if name in sums else count), tensor.element_size()
+            plain = width == outcome.w.element_size() and tensor.is_floating_point()
+            right = Sends(numbers, None if plain or name in sums else width, summed=name in sums)
             declared = sends.get(name)
-            if declared is None or (declared.numbers not in (0, numbers) and not declared.each_class):
-                said = "nothing" if declared is None else f"{declared.numbers} numbers"
+            if declared is None or not (declared.recorded or declared.each_class or declared == right):
                 raise FedkeelError(
-                    f"{who}: it sends {numbers} numbers as {name!r}, and its method `sends` declares {said}; "
-                    f"accepted: {{{name!r}: Sends({numbers})}}, so that the bytes of an upload are known beforehand"
+                    f"{who}: it sends {name!r}, and its method `sends` declares {declared or 'nothing'} for it; "
+                    f"accepted: {right}, so that the bytes of an upload are known beforehand"
                 )
 
 

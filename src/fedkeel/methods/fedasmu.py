@@ -147,7 +147,7 @@ class FreshMerge(Switches, Timing, ClientRule):
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
         """Two numbers, beta and the reward; the others are for the record."""
         charged = ("merge_weight", "loss_after")
-        return {name: Sends(int(name in charged)) for name in self.recorded} if self.merges else {}
+        return {name: Sends(1, recorded=name not in charged) for name in self.recorded} if self.merges else {}
 
 
 class DynamicMixing(Switches, Proposals, ServerRule):

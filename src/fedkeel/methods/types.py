@@ -22,11 +22,13 @@ class Sends:
 
     numbers: int
     nbytes: int | None = None
-    """Of each number, where that is fixed; else they are as wide as the weights are on their way."""
+    """Of each number, where it is a count or the like; else numbers are of the weights' type, and cast as they are."""
     each_class: bool = False
     """Whether it is so much for each class that the client's labels hold."""
     summed: bool = False
     """Whether only the sum over clients is wanted (`Job.sums`)."""
+    recorded: bool = False
+    """Whether it is only written down with the arrival: it is not charged."""
 
 
 Weighting = Literal["samples", "uniform"]

@@ -22,6 +22,9 @@ from fedkeel.server import events as ev
 from fedkeel.wire.orders import Order
 from fedkeel.world.desk import Desk
 
+PATIENCE = 50
+"""Questions of a survey that one answer serves where a plan is only tried."""
+
 
 def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
     """The executor that was asked for; what is left open as it was last time, or else as measured now."""
@@ -29,6 +32,8 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
     no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
     if asked.kind == "processes" and no_workers:
         raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
+    if not asked.channels_last and (asked.kind == "serial" or (asked.settled and not asked.stack)):
+        return settle(workshop, asked, [], experiment.rounds, fork=False)  # there is nothing to measure or to compare
     alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
     asks = workshop.executor(alone)
     orders = first_orders(experiment, workshop.data, flat, asks)
@@ -47,12 +52,14 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
 def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> Sequence[Order]:
     """Jobs like those of the first round, for an executor to look at beforehand.
 
-    Everybody is taken to be on; surveys take one step, and the first answer serves all questions.
+    Everybody is taken to be on. Surveys take one step, and the first answer serves many questions, but not for ever: a
+    plan may ask until answers change.
     """
     core = new_core(experiment, data, model)
     desk, rule = Desk(executor, inf), core.model.client_rule
     first = first_kept(experiment, model)
     event: ev.Event = ev.Wake(0.0)
+    asked = 0
     with warnings.catch_warnings(action="ignore"):  # of what is only tried
         while True:
             command = core.on(event)[0]
@@ -61,5 +68,6 @@ def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, 
                 order.kept = first
             if isinstance(command, ev.Send):
                 return command.orders
-            if not isinstance(event, ev.Answered):
+            if not asked % PATIENCE:
                 event = ev.Answered(0.0, desk.ask(command.orders, command.told, rule, 1))
+            asked += 1

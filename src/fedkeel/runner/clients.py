@@ -19,6 +19,7 @@ from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
 from fedkeel.runner.scores import Model, accuracies, client_scores, finetuned, spread
 from fedkeel.runner.simulation import Simulation
+from fedkeel.wire.transform import Chain
 
 
 def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
@@ -74,7 +75,7 @@ def _finetuned(
     experiment, clients = simulation.experiment, range(len(simulation.data))
     local = experiment.local.model_copy(update={"epochs": epochs})
     rule = FineTuning(part=experiment.finetune.part)
-    executor = replace(workshop, rule=rule, local=local).executor(choice.settings)
+    executor = replace(workshop, rule=rule, local=local, wire=Chain()).executor(choice.settings)
     last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
     rate = experiment.finetune.lr or last
     w, _ = simulation.evaluated

@@ -31,7 +31,7 @@ from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
 from fedkeel.server.sampling import Draw, draw
 from fedkeel.server.stateful import Stateful
-from fedkeel.server.waves import Drawing, Plans
+from fedkeel.server.waves import Drawing, JobSettings
 from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes
 from fedkeel.wire.transform import Chain
@@ -249,7 +249,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     """The server as the experiment has it, before the first round."""
     local, rules, samples, wire = experiment.local, experiment.algorithm.rules(), data.sizes, Chain(experiment.wire)
     client_rule, rule = rules
-    plans = Plans(
+    plans = JobSettings(
         epochs=local.epochs,
         lr=local.lr,
         lr_decay=local.lr_decay,

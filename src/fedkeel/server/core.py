@@ -20,7 +20,7 @@ from fedkeel.server.log import Log, divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Pace
 from fedkeel.server.stateful import Stateful
-from fedkeel.server.waves import Drawing, Plans, Wave, Waves
+from fedkeel.server.waves import Drawing, JobSettings, Wave, Waves
 from fedkeel.wire.orders import Order, Trained, assembled
 from fedkeel.wire.sizes import Sizes
 
@@ -36,7 +36,7 @@ class Core(Stateful):
 
     def __init__(
         self,
-        plans: Plans,
+        plans: JobSettings,
         pace: Pace,
         model: GlobalModel,
         gate: Gate,
@@ -76,6 +76,9 @@ class Core(Stateful):
 
     def on(self, event: ev.Event) -> list[ev.Command]:
         """What an event leads to, to be carried out in this order."""
+        waits = ev.Delivered if self._taking else ev.Answered if self.waves.asking else None
+        if waits is not None and not isinstance(event, waits):
+            raise FedkeelError(f"the world tells {type(event).__name__} before it has answered with {waits.__name__}")
         self._now = event.time
         return self._handlers[type(event)](event)
 

@@ -1,7 +1,8 @@
 """What a world tells the server (events), and what the server asks of it (commands).
 
 A world carries commands out and yields events: the simulated one, real machines, or thirty lines in a test. Every event
-has the world's time as a plain number; the server never looks at a clock.
+has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`, `Cancel` and
+`Collect` before it tells of anything else.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Arrived:
     """The client's job that is over with it, as it was done; nothing for an upload that nobody waits for."""
     trip: Trip | None = None
     upload: Trained | None = None
-    """What is in it, where it is here already (m = 1); else the server collects it when it needs it."""
+    """What is in it, where it is here already (m = 1), as that of all others is; else the server collects it when it
+    needs it."""
     work: int = 0
     """Samples times epochs of training behind an upload that nobody waits for."""
 
@@ -147,7 +149,7 @@ class WakeMe:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Ask clients something before they train; answered with `Answered`."""
+    """Ask clients something before they train; answered with `Answered`, for all of them."""
 
     orders: Sequence[Order]
     told: Sequence[Message]
@@ -158,7 +160,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give jobs to clients."""
+    """Give jobs to clients. A world fills in what only the client knows: what it keeps, the epochs it gets done."""
 
     orders: Sequence[Order]
     down: NDArray[np.int64]

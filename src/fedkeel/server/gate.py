@@ -93,9 +93,10 @@ class Gate(Stateful):
         lowest, highest = self._settings.min_norm, self._settings.max_norm
         if lowest is None and highest is None:
             return
+        slack = 1e-3 if self._altered else 0.0  # where updates are clipped on their way, they are rounded behind that
         for row, order in enumerate(orders):
             norm = float(self.norm(trained.w[row] - order.start))
-            if refusals[row] is None and highest is not None and norm > highest:
+            if refusals[row] is None and highest is not None and norm > highest * (1 + slack):
                 refusals[row] = Refusal("norm", f"{norm:g}, accepted: at most {highest:g}")
             if refusals[row] is None and lowest is not None and norm < lowest:
                 refusals[row] = Refusal("norm", f"{norm:g}, accepted: at least {lowest:g}")

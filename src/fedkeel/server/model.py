@@ -43,6 +43,9 @@ class GlobalModel(Stateful):
         self._samples, self._epochs, self._momentum = samples, epochs, momentum
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
+        sent = model.layout.mask(self.client_rule.uploads).to(model.w.device)
+        self._sent = sent if sent.any() and not sent.all() else None
+        """[D], the weights that come back, where some do not."""
         self._waiting: list[Tensor] = []
         """Batch-norm statistics of updates that are not in the model yet."""
         self._weight = 0.0
@@ -112,11 +115,12 @@ class GlobalModel(Stateful):
         orders = [each.order for each in landed]
         device = trained.w.device
         fresh = stacked_fresh(orders, device)
+        start = stacked([order.start for order in orders], device)
         draws = [each.sent.draws for each in landed]
         samples = self._samples[[order.client for order in orders]]
         return Updates(
-            w=trained.w,
-            start=stacked([order.start for order in orders], device),
+            w=trained.w if self._sent is None else torch.where(self._sent, trained.w, start),
+            start=start,
             samples=torch.from_numpy(samples[:, None]).to(device),
             epochs=torch.tensor([[order.epochs] for order in orders]),
             steps=trained.steps[:, None].to(device),

@@ -69,6 +69,8 @@ def _own(
     pair = isinstance(drawn, tuple) and len(drawn) == 2 and all(np.ndim(part) == 1 for part in drawn)
     clients, draws = drawn if pair else (drawn, None)
     clients = _whole(clients, what, "client numbers")
+    if not len(clients):
+        raise InputError(f"{what} drew nobody; accepted: at least one of the clients that are free")
     if len(clients) > count:
         raise InputError(f"{what} drew {len(clients)} clients; accepted: at most {count}")
     if len(clients) and not (clients.min() >= 0 and clients.max() < len(sizes)):

@@ -24,7 +24,7 @@ Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
 
 
 @dataclass(frozen=True)
-class Plans:
+class JobSettings:
     """What is asked of every job, and when a run is over."""
 
     epochs: int
@@ -63,9 +63,15 @@ class Waves(Stateful):
     saved = ("number", "jobs")
 
     def __init__(
-        self, plans: Plans, wanted: int, model: GlobalModel, sizes: Sizes, samples: NDArray[np.int64], draw: Drawing
+        self,
+        plans: JobSettings,
+        wanted: int,
+        model: GlobalModel,
+        sizes: Sizes,
+        samples: NDArray[np.int64],
+        draw: Drawing,
     ) -> None:
-        self._plans, self._wanted, self._model, self._sizes = plans, wanted, model, sizes
+        self._settings, self._wanted, self._model, self._sizes = plans, wanted, model, sizes
         self._samples, self._draw = samples, draw
         self.number = 0
         """Dispatches so far."""
@@ -73,6 +79,11 @@ class Waves(Stateful):
         """So far."""
         self._wave: Wave | None = None
         """The one whose clients are being asked."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether clients are being asked, and have not answered yet."""
+        return self._wave is not None
 
     def draw(self, count: int, free: NDArray[np.bool_] | None) -> Draw:
         """So many of those that are free, or fewer."""
@@ -83,9 +94,9 @@ class Waves(Stateful):
         self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, due: int, round: int, updates: int
     ) -> Survey | Wave:
         """Their jobs, or what they are asked first; so many updates were received before."""
-        plans, model = self._plans, self._model
-        progress = Progress(model.version, updates, plans.rounds * self._wanted, self._wanted)
-        epochs, rate = model.rule.work(plans.epochs, plans.lr * plans.lr_decay ** (round - 1), progress)
+        asked, model = self._settings, self._model
+        progress = Progress(model.version, updates, asked.rounds * self._wanted, self._wanted)
+        epochs, rate = model.rule.work(asked.epochs, asked.lr * asked.lr_decay ** (round - 1), progress)
         w = model.state.w
         lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
         counted = None if draws is None else torch.from_numpy(draws).to(w.device)

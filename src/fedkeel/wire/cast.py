@@ -14,7 +14,7 @@ from fedkeel.wire.transform import Transform, Upload, mapped
 
 
 class Cast(Transform):
-    """Rounds the update, and messages as wide as the weights, to another type.
+    """Rounds the update, and messages in the weights' type, to another type.
 
     float16 has eleven bits of precision and ends at 65504: what lies beyond becomes infinite and is refused. bfloat16
     has eight bits and the range of float32.
@@ -40,13 +40,14 @@ class Cast(Transform):
         if not upload.update.numel():
             return sent, kept
         rest = whole.update - sent.update.to(whole.update.dtype)
-        finite = rest.isfinite().all(-1, keepdim=True)
+        read = [rest, *(tensor.flatten(1) for tensor in sent.messages.values())]
+        finite = torch.stack([each.isfinite().all(-1) for each in read]).all(0)[:, None]
         return sent, {"rest": torch.where(finite, rest, torch.zeros_like(rest))}
 
     def decode(self, upload: Upload, like: Upload) -> Upload:
         """Back in the weights' type."""
         return mapped(upload, {"": like.update.dtype, **{name: each.dtype for name, each in like.messages.items()}})
 
-    def itemsize(self, itemsize: int) -> int:
-        """Two bytes."""
-        return 2
+    def nbytes(self, numbers: int, before: int) -> int:
+        """Two each."""
+        return 2 * numbers

@@ -32,31 +32,32 @@ class Sizes:
     ) -> None:
         """`itemsize` is that of a weight; `classes_held()` [N] counts the classes of each client's labels."""
         self._client, self._layout, self._classes_held = client, layout, classes_held
-        self._plain, self._sent = itemsize, wire.itemsize(itemsize)
-        self.down = self._model(client.downloads, itemsize)
+        self._itemsize, self._wire = itemsize, wire
+        self.down = self._model(client.downloads, Chain())
         """The global model."""
-        self._model_up = self._model(client.uploads, self._sent) + len(server.reports) * itemsize
+        self._model_up = self._model(client.uploads, wire) + len(server.reports) * itemsize
 
     def uploads(self, clients: Column, received: Message) -> Column:
         """[m], the uploads of jobs."""
-        return self._model_up + self._beside(self._client.sends(self._layout, received), clients, self._sent)
+        return self._model_up + self._beside(self._client.sends(self._layout, received), clients, self._wire)
 
     def answers(self, clients: Column, received: Message) -> Column:
         """[m], the answers to a survey."""
         survey = self._client.survey
         assert survey is not None
-        return self._beside(survey.sends(self._layout, received), clients, self._plain)
+        return self._beside(survey.sends(self._layout, received), clients, Chain())
 
-    def _model(self, part: Part, itemsize: int) -> int:
-        weights = int(self._layout.mask(part).sum()) * itemsize
+    def _model(self, part: Part, wire: Chain) -> int:
+        weights = wire.nbytes(int(self._layout.mask(part).sum()), self._itemsize)
         return weights + (self._layout.buffer_bytes if part in WITH_BUFFERS else 0)
 
-    def _beside(self, sends: Mapping[str, Sends], clients: Column, itemsize: int) -> Column:
-        """What goes up beside the weights; sums are not changed on their way."""
+    def _beside(self, sends: Mapping[str, Sends], clients: Column, wire: Chain) -> Column:
+        """What goes up beside the weights; sums and counts are not changed on their way."""
         total = np.zeros(len(clients), dtype=np.int64)
         for each in sends.values():
-            nbytes = each.numbers * (each.nbytes or (self._plain if each.summed else itemsize))
-            total += nbytes * (self._held[clients] if each.each_class else 1)
+            fixed = each.numbers * (each.nbytes or self._itemsize)
+            nbytes = fixed if each.summed or each.nbytes else wire.nbytes(each.numbers, self._itemsize)
+            total += 0 if each.recorded else nbytes * (self._held[clients] if each.each_class else 1)
         return total
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,8 @@ from torch import Tensor
 from fedkeel.config.section import Section
 from fedkeel.methods.types import Message, Sends
 
+Keys = Callable[[int], NDArray[np.uint64]]
+"""[k], by the number of a transform in its chain: names of random streams, one for each client."""
 STATE = "wire/"
 """Begins the names of what a client keeps for transforms."""
 
@@ -24,7 +26,7 @@ class Upload:
     update: Tensor
     """[k, D], new minus old weights; [k, 0] where clients send no weights."""
     messages: Message
-    """[k, ...], those that are as wide as the weights."""
+    """[k, ...], those in the weights' type."""
 
 
 class Transform(Section):
@@ -44,9 +46,9 @@ class Transform(Section):
         """As the server reads it; `like` has the types that it had before `encode`."""
         return upload
 
-    def itemsize(self, itemsize: int) -> int:
-        """Bytes of a number that goes through it, given those before."""
-        return itemsize
+    def nbytes(self, numbers: int, before: int) -> int:
+        """What so many numbers weigh behind it, if they weighed so much before."""
+        return before
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,19 @@ class Chain:
     def __bool__(self) -> bool:
         return bool(self.transforms)
 
-    def itemsize(self, itemsize: int) -> int:
-        """Bytes of a number as it is sent."""
+    def nbytes(self, numbers: int, itemsize: int) -> int:
+        """What so many numbers weigh as they are sent, if each has so many bytes in memory."""
+        sent = numbers * itemsize
         for transform in self.transforms:
-            itemsize = transform.itemsize(itemsize)
-        return itemsize
+            sent = transform.nbytes(numbers, sent)
+        return sent
 
     def initial(self, w: Tensor) -> Message:
         """What a client keeps for all of them before its first job."""
         first = enumerate(transform.initial(w) for transform in self.transforms)
         return {f"{STATE}{number}/{name}": tensor for number, kept in first for name, tensor in kept.items()}
 
-    def through(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, dict[str, Tensor]]:
+    def through(self, upload: Upload, kept: Message, keys: Keys) -> tuple[Upload, dict[str, Tensor]]:
         """(What the server reads of an upload that was encoded and decoded again, what clients keep for that)."""
         before: list[Upload] = []
         after: dict[str, Tensor] = {}
@@ -77,30 +80,46 @@ class Chain:
             before.append(upload)
             own = f"{STATE}{number}/"
             mine = {name.removeprefix(own): tensor for name, tensor in kept.items() if name.startswith(own)}
-            upload, keeps = transform.encode(upload, mine, keys)
+            upload, keeps = transform.encode(upload, mine, keys(number))
             after |= {own + name: tensor for name, tensor in keeps.items()}
         for transform, like in zip(reversed(self.transforms), reversed(before), strict=True):
             upload = transform.decode(upload, like)
         return upload, after
 
 
+@dataclass(frozen=True)
+class Read:
+    """What the server reads of k clients' uploads, and what the clients keep for the chain."""
+
+    w: Tensor
+    messages: dict[str, Tensor]
+    kept: dict[str, Tensor]
+
+
 def changed(
     chain: Chain,
     w: Tensor,
-    start: Tensor | None,
+    start: Tensor,
+    travels: Tensor | None,
     messages: Message,
     sends: Mapping[str, Sends],
     kept: Message,
-    keys: NDArray[np.uint64],
-) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """(Weights, messages) of k clients as the server reads them, and what clients keep for the chain.
+    keys: Keys,
+) -> Read:
+    """Weights [k, D] and messages, encoded and decoded again.
 
-    Clients started from `start` [k, D], or send no weights. Only messages that are as wide as the weights go through.
+    Clients started from `start` [k, D] and send the weights that `travels` [D] names, or all. Of the messages, those go
+    through that are in the weights' type.
     """
-    wide = {name: tensor for name, tensor in messages.items() if sends[name].numbers and sends[name].nbytes is None}
-    update = w.new_empty(len(w), 0) if start is None else w - start
+    wide = {
+        name: tensor for name, tensor in messages.items() if not sends[name].recorded and sends[name].nbytes is None
+    }
+    if travels is not None and not travels.any():
+        read, after = chain.through(Upload(w.new_empty(len(w), 0), wide), kept, keys)
+        return Read(w, {**messages, **read.messages}, after)
+    update = w - start if travels is None else (w - start) * travels
     read, after = chain.through(Upload(update, wide), kept, keys)
-    return w if start is None else start + read.update, {**messages, **read.messages}, after
+    return Read(start + read.update, {**messages, **read.messages}, after)
 
 
 def mapped(upload: Upload, change: Mapping[str, torch.dtype] | torch.dtype) -> Upload:

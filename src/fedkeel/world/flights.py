@@ -45,7 +45,7 @@ class Flight:
     """When it asked for a fresh model and got one."""
     merged: float | None = None
     """When it went on with it."""
-    plan: int = 0
+    revision: int = 0
     """How often its end was planned anew: what was planned before does not count."""
 
     @property
@@ -80,7 +80,7 @@ class Planned:
 
     client: int
     job: int
-    plan: int
+    revision: int
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Flights(Stateful):
 
     def plan(self, flight: Flight) -> None:
         """Its next step is known, as things stand; what was planned before does not count any more."""
-        flight.plan += 1
-        client, which = flight.order.client, (flight.order.client, flight.order.job, flight.plan)
+        flight.revision += 1
+        client, which = flight.order.client, (flight.order.client, flight.order.job, flight.revision)
         if flight.asks and flight.slot_time <= flight.fails:
             self.queue.schedule(flight.slot_time, (ASKS, client), Request(*which))
         else:
@@ -159,7 +159,7 @@ class Flights(Stateful):
     def find(self, planned: Planned) -> Flight | None:
         """The job that this was planned for, if it is still so."""
         flight = self.by_client.get(planned.client)
-        current = flight is not None and (flight.order.job, flight.plan) == (planned.job, planned.plan)
+        current = flight is not None and (flight.order.job, flight.revision) == (planned.job, planned.revision)
         return flight if current else None
 
     def refresh(self, flight: Flight, seconds: float) -> None:
