@@ -1,6 +1,7 @@
 """The loop on quadratics whose trajectories are written out in numpy, alone and in stacks."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,3 +131,56 @@ def test_every_hook_is_called_and_start_weights_stay() -> None:
     assert outcome.message["count"].item() == 4
     assert outcome.kept["jobs"].item() == 2
     assert start.tolist() == [[1.0, 2.0]]
+
+
+class Returns(ClientRule):
+    """Returns from one hook what a test wants it to."""
+
+    def __init__(self, hook: str, found: Any) -> None:
+        super().__init__()
+        self.__dict__.update(_hook=hook, _found=found)
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        return self._found(job) if self._hook == "begin" else job
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return self._found(job) if self._hook == "end" else ({}, job.kept)
+
+
+class Steps(Returns):
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        return self._found(oracle.grad(w))
+
+
+class Advances(Returns):
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        return self._found(oracle.grad(w), job)
+
+
+LIKE_W = r"accepted: a tensor \[k, D\] like w, here a tensor \[5, 4\] of float64"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Steps("step", lambda g: g.norm(dim=-1, keepdim=True)), rf"Steps: step .* \[5, 1\] of float64; {LIKE_W}"),
+        (Steps("step", lambda g: g.float()), rf"Steps: step returned a tensor \[5, 4\] of float32; {LIKE_W}"),
+        (Steps("step", lambda _: None), rf"Steps: step returned None; {LIKE_W}"),
+        (Steps("step", lambda g: (g, 1)), rf"Steps: step returned \(a tensor \[5, 4\] of float64, 1\); {LIKE_W}"),
+        (Advances("advance", lambda g, _: g), r"Advances: advance returned a tensor .*; accepted: a pair \("),
+        (Advances("advance", lambda g, job: (job, g)), r"Advances: advance returned \(a Job, a tensor .*; accepted: a"),
+        (Advances("advance", lambda g, job: (g[:, :1], job)), rf"Advances: advance .* \[5, 1\] of float64; {LIKE_W}"),
+        (Returns("begin", lambda _: None), r"Returns: begin returned None; accepted: a Job"),
+        (Returns("end", lambda _: None), r"Returns: end returned None; accepted: a pair of dictionaries"),
+        (Returns("end", lambda job: job.kept), r"Returns: end returned a dict; accepted: a pair of dictionaries"),
+        (
+            Returns("end", lambda _: ({}, {}, {})),
+            r"Returns: end returned \(a dict, a dict, a dict\); accepted: a pair",
+        ),
+    ],
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_what_a_rule_returns_is_checked(rule: ClientRule, said: str, momentum: float) -> None:
+    a, b, start, lr = stack()
+    with pytest.raises(FedkeelError, match=f"^{said}"):
+        train(job(start, lr, momentum=momentum), rule, Quadratic(a, b, [3] * 5))

@@ -360,13 +360,20 @@ def test_a_formula_that_mixes_clients_is_not_used_in_stacks() -> None:
         federation.train(mixing, "stack 3", rounds=1)
 
 
-def test_a_rule_that_returns_nonsense_is_suspected_too(tmp_path: Path) -> None:
-    (tmp_path / "returns_nothing.py").write_text(
-        "from fedkeel import Average\n\nclass Nothing(Average):\n"
-        "    def aggregate(self, state, updates):\n        return None\n"
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        ("aggregate(self, state, updates)", "fedkeel: Nothing: aggregate returned None; accepted: a pair"),
+        ("work(self, epochs, lr, progress)", "a defect of fedkeel or of your "),  # which nothing checks
+    ],
+)
+def test_a_rule_that_returns_nonsense_is_named(hook: str, said: str, tmp_path: Path) -> None:
+    module = f"returns_nothing_{hook.partition('(')[0]}"
+    (tmp_path / f"{module}.py").write_text(
+        f"from fedkeel import Average\n\nclass Nothing(Average):\n    def {hook}:\n        return None\n"
     )
-    settings = [*commands.QUICK, "server=returns_nothing:Nothing", "executor=serial"]
+    settings = [*commands.QUICK, f"server={module}:Nothing", "executor=serial"]
     done = commands.fedkeel("run", *settings, "--out", "o", cwd=tmp_path)
     assert done.returncode == 1
-    assert "a defect of fedkeel or of your " in done.stderr
-    assert "returns_nothing:Nothing" in done.stderr
+    assert said in done.stderr
+    assert ("of your" in said) == (f"{module}:Nothing" in done.stderr)

@@ -18,6 +18,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
+from fedkeel.methods.returned import check_advance, check_begin, check_end
 from fedkeel.methods.types import Message
 
 
@@ -71,6 +72,7 @@ def train(
     """
     given, momentum = job, job.momentum
     begun = job = rule.begin(job, oracle)
+    check_begin(rule, begun)
     if begun.buffers is not given.buffers:
         oracle.restore(begun.buffers)
     # A rule that keeps to a course needs no gradient in its hands: an oracle may make the whole step at once.
@@ -94,7 +96,10 @@ def train(
             job = _refresh(job, old, rule, oracle)
         direction: Tensor | None = None
         if descend is None or (rule.watches_epochs and step.begins):
-            direction, job = rule.advance(job, old, oracle)
+            moved = rule.advance(job, old, oracle)
+            if not number:
+                check_advance(rule, moved, old)
+            direction, job = moved
         if step.epochs is not epoch or job.lr is not lr:  # after the rule, which may set an epoch's rate
             epoch, lr = step.epochs, job.lr
             rate = lr[:, epoch, None] if isinstance(epoch, int) else lr.gather(1, epoch[:, None])
@@ -108,7 +113,9 @@ def train(
         torch.addcmul(old, rate, direction, value=-1, out=new)
     left = [job, *reversed(done)]
     begun = replace(begun, lr=torch.cat([each.lr for each in left]), carry=_joined([each.carry for each in left]))
-    return Outcome(begun, w, *rule.end(begun, w, oracle))
+    ended = rule.end(begun, w, oracle)
+    check_end(rule, ended)
+    return Outcome(begun, w, *ended)
 
 
 def _refresh(job: Job, w: Tensor, rule: ClientRule, oracle: TrainingOracle) -> Job:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
+from fedkeel.methods.returned import check_aggregate, check_receive, check_state
 from fedkeel.methods.server import Receipt, ServerRule, View
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
@@ -38,6 +39,7 @@ class GlobalModel(Stateful):
         self.layout = model.layout
         self.buffers = model.buffers
         self.state = self.rule.init(model.w.clone(), model.layout, torch.from_numpy(samples).to(model.w.device))
+        check_state(self.rule, "init", self.state, model.w)
         self.version = 0
         """How often the global model has been replaced."""
         self._samples, self._epochs, self._momentum = samples, epochs, momentum
@@ -67,7 +69,9 @@ class GlobalModel(Stateful):
         """The next version from what came of a round with a barrier; returns each update's weight."""
         updates = self._updates(landed, trained)
         before = self.state.w
-        self.state, weights = self.rule.aggregate(self.state, updates)
+        made = self.rule.aggregate(self.state, updates)
+        check_aggregate(self.rule, made, before, len(landed))
+        self.state, weights = made
         self._hold_still(before)
         # Batch-norm statistics are averaged plainly, whatever the rule does with the weights.
         if self._gets_buffers:
@@ -79,7 +83,9 @@ class GlobalModel(Stateful):
     def receive(self, landed: Landed, trained: Trained, view: View) -> Receipt:
         """Take in one update."""
         before = self.state.w
-        self.state, receipt = self.rule.receive(self.state, self._updates([landed], trained), view)
+        made = self.rule.receive(self.state, self._updates([landed], trained), view)
+        check_receive(self.rule, made, before)
+        self.state, receipt = made
         self._hold_still(before)
         if self._gets_buffers and receipt.accepted:
             self._mix_buffers(trained.buffers[0], receipt)
@@ -99,6 +105,7 @@ class GlobalModel(Stateful):
         """The end of the run: whether that makes another model."""
         before = self.state
         self.state = self.rule.close(before)
+        check_state(self.rule, "close", self.state, before.w)
         if self.state is before:
             return False
         if self._waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError
-from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress
+from fedkeel.methods.returned import check_plan, check_question
+from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, ServerState
 from fedkeel.methods.types import Message, nbytes
 from fedkeel.server.events import Survey
 from fedkeel.server.model import GlobalModel
@@ -119,7 +120,8 @@ class Waves(Stateful):
         ]
         self.jobs += len(orders)
         nothing = np.zeros(len(orders), dtype=np.int64)
-        plan = model.rule.plan(model.state, cohort)
+        asks: Plan | tuple[ServerState, Brief] = model.rule.plan(model.state, cohort)
+        plan = asks if isinstance(asks, Generator) else _without_asking(asks)
         self._wave = Wave(orders, clients, draws, due, plan, nothing, nothing, nothing)
         return self.go_on(None)
 
@@ -130,9 +132,11 @@ class Waves(Stateful):
         try:
             question = wave.plan.send(answers)  # type: ignore[arg-type]
         except StopIteration as end:
+            check_plan(self._model.rule, end.value, self._model.state.w)
             self._model.state, brief = end.value
             self._wave = None
             return self._complete(wave, brief)
+        check_question(self._model.rule, question)
         if self._model.client_rule.survey is None:
             raise FedkeelError("the server rule asks before training, but the client rule answers no survey")
         told = _rows(question, len(wave.orders))
@@ -148,6 +152,12 @@ class Waves(Stateful):
         wave.down = wave.down + np.array([self._sizes.down + nbytes(order.received) for order in wave.orders])
         wave.uploads = self._sizes.uploads(wave.clients, wave.orders[0].received)
         return wave
+
+
+def _without_asking(settled: tuple[ServerState, Brief]) -> Plan:
+    """The plan of a rule whose `plan` has no `yield` in it and returns what others return at the end."""
+    return settled
+    yield
 
 
 def _rows(brief: Brief, count: int) -> list[Message]:
