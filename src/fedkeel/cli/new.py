@@ -47,6 +47,8 @@ def _check(name: str, text: str) -> None:
     what = f"name: {shown(name)} is not accepted"
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,49}", name):
         raise InputError(f"{what}; accepted: up to 50 letters, digits and underscores, not beginning with a digit")
+    if name in ("__init__", "conftest") or name.startswith("test_"):
+        raise InputError(f"{what}, Python or pytest takes such a file for something else; accepted: another name")
     for path in (Path(file.format(name)) for file in _FILES):
         if path.exists() or path.is_symlink():
             raise InputError(f"{what}, {path} exists already; accepted: another name")
