@@ -82,10 +82,15 @@ def words(error: BaseException) -> str:
     return text if len(text) <= LONGEST_WORDS else f"{text[:LONGEST_WORDS]} ..."
 
 
-def unknown(field: str, value: object, accepted: Iterable[str], what: str = "") -> InputError:
-    """The error for a name that is none of `accepted`, with the nearest ones suggested; `what` it should name."""
+def unknown(field: str, value: object, accepted: Iterable[str], what: str = "", also: str = "") -> InputError:
+    """The error for a name that is none of `accepted`, with the nearest ones suggested; `what` it should name.
+
+    What else is accepted, but is no name, is told by `also`.
+    """
     names = sorted(accepted)
     near = get_close_matches(label(value), names, n=2, cutoff=0.6)
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     problem = f"not a {what}" if what else "unknown"
-    return InputError(f"{field}: {shown(value)} is {problem}{hint}; accepted: {', '.join(names)}")
+    return InputError(
+        f"{field}: {shown(value)} is {problem}{hint}; accepted: {', '.join(names)}" + (f", or {also}" if also else "")
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_rules.py").write_text(OWN)
     (tmp_path / "wrong_rules.py").write_text(WRONG)
     (tmp_path / "named_badly.py").write_text("from fedkeel import *\nx = method('a/b', ClientRule, Average)\n")
+    (tmp_path / "needy.py").write_text("import absent\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("own_rules", "wrong_rules", "named_badly"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -263,6 +265,16 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
     ("override", "said"),
     [
         ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
+        ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
+        ("algorithm=nowhere:x", ": run the command where nowhere.py is); accepted: module:name of a method"),
+        ("algorithm=needy:x", "cannot be imported (ModuleNotFoundError: No module named 'absent'); accepted: "),
+        (
+            "algorithm=own_rules.py:drag",
+            "algorithm.name: 'own_rules.py:drag' is not accepted, a module's name has no .py; accepted: module:name of "
+            "a method, such as own_rules:drag",
+        ),
+        ("client=fedxyz", "scaffold, or module:name of your own"),
+        ("algorithm=drag", "scaffold, or module:name of your own"),
         ("algorithm=own_rules:x", "module 'own_rules' has no attribute 'x'); accepted: module:name of a method"),
         ("algorithm=wrong_rules:number", "algorithm.name: wrong_rules:number is a int; accepted: a method, made by"),
         (
@@ -358,6 +370,32 @@ def test_a_formula_that_mixes_clients_is_not_used_in_stacks() -> None:
     federation.train(mixing, "serial", rounds=1)
     with pytest.raises(InputError, match=r"executor.*deviates by up to .* from plain autograd"):
         federation.train(mixing, "stack 3", rounds=1)
+
+
+SCRIPT = """
+from fedkeel import Average, ClientRule, Experiment, method, run
+
+print("once")
+class Plain(ClientRule):
+    def step(self, job, w, oracle):
+        return oracle.grad(w)
+own = method("own", client=Plain, server=Average)
+result = run(Experiment(
+    algorithm="script:own", model="linear", rounds=1, clients=4, executor="serial",
+    dataset={"train_limit": 100, "test_limit": 50},
+))
+print(result.summary["algorithm"], type(result.experiment.algorithm.rules()[0]).__module__)
+"""
+
+
+@pytest.mark.parametrize("folder", [".", "below"])
+def test_a_script_that_names_itself_runs_once(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "script.py").write_text(SCRIPT)
+    command = [sys.executable, f"{folder}/script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["once", "own", "__main__"]
 
 
 @pytest.mark.parametrize(

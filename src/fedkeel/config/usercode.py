@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
+from types import ModuleType
 from typing import Any
 
 from pydantic import ConfigDict, create_model
@@ -36,16 +39,44 @@ def short(name: str) -> str:
 def find(name: str, field: str, accepted: str = "module:function") -> Any:
     """What `module:name` names; the module is imported."""
     module, _, inside = name.partition(":")
+    if module.endswith(".py"):
+        such = label(f"{Path(module).stem}:{inside}")
+        raise InputError(
+            f"{field}: {shown(name)} is not accepted, a module's name has no .py; accepted: {accepted}, such as {such}"
+        )
     try:
-        target = getattr(import_module(module), inside)
+        target = getattr(_running(module) or import_module(module), inside)
     except KeyboardInterrupt:
         raise
     except FedkeelError as error:
         raise InputError(f"{field}: {label(name)}: {error}") from error
     except BaseException as error:
-        raise InputError(f"{field}: {shown(name)} cannot be imported ({said(error)}); accepted: {accepted}") from error
+        hint = _where(module) if isinstance(error, ModuleNotFoundError) and error.name == module else ""
+        raise InputError(
+            f"{field}: {shown(name)} cannot be imported ({said(error)}{hint}); accepted: {accepted}"
+        ) from error
     FOUND.add(name)
     return target
+
+
+def _running(module: str) -> ModuleType | None:
+    """The script that this process runs, if that is the module: to import it would run it a second time."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if not file or Path(file).stem != module or module in sys.modules:
+        return None
+    with suppress(OSError):  # the working folder may be gone
+        if Path(file).resolve().parent in {Path(folder).resolve() for folder in ("", *sys.path[:1])}:
+            return main
+    return None
+
+
+def _where(module: str) -> str:
+    """Where a module was looked for that is not there."""
+    with suppress(OSError):
+        file = label(module.replace(".", "/") + ".py")
+        return f", looked for from {label(str(Path.cwd()))}: run the command where {file} is"
+    return ""
 
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:

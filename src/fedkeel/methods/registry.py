@@ -80,7 +80,7 @@ def find(name: str, field: str = "algorithm.name") -> Method:
     if usercode.is_own(name):
         return _own(name, field)
     if name not in _METHODS:
-        raise unknown(field, name, _METHODS)
+        raise unknown(field, name, _METHODS, also="module:name of your own")
     return _METHODS[name]
 
 
