@@ -4,6 +4,7 @@ import pytest
 
 from fedkeel import Experiment, InputError
 from fedkeel.data.partition import Dirichlet
+from fedkeel.wire.cast import Cast
 
 SPELLINGS = [
     "dataset=fashion-mnist",
@@ -121,6 +122,17 @@ def test_it_is_frozen() -> None:
         Experiment().clients = 3  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("wire", ["cast", "{kind: cast}", "[cast]", "[{kind: cast}]"])
+def test_a_list_of_sections_may_be_one_section_or_one_word(wire: str, tmp_path: Path) -> None:
+    assert Experiment.load(overrides=[f"wire={wire}"]).wire == (Cast(),)
+    path = tmp_path / "e.yaml"
+    path.write_text(f"wire: {wire}\n")
+    assert Experiment.load(path).wire == (Cast(),)
+    if not wire.startswith("["):
+        assert Experiment.load(path, ["wire.dtype=bfloat16"]).wire == (Cast(dtype="bfloat16"),)
+    assert Experiment(wire=Cast()).wire == (Cast(),)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -153,6 +165,15 @@ def test_it_is_frozen() -> None:
         (["partition.kind=dirichlet", "partition.alpha=0"], ["partition.alpha", "0", "greater than"]),
         (["partition.kind=dirichlet", "partition.alhpa=1"], ["partition.alhpa", "did you mean alpha"]),
         (["partition=[1]"], ["partition", "[1]"]),
+        (
+            ["wire=[{kind: clip, norm: 5, foo: 1}]"],
+            ["wire.0.foo: 'foo' is not a setting of clip; accepted: kind, norm"],
+        ),
+        (["wire=[cast, clip]"], ["wire.1.norm: this setting is missing; accepted: a number greater than 0"]),
+        (["wire=[cast, {kind: clip, norm: 0}]"], ["wire.1.norm: 0 is not accepted; accepted: greater than 0"]),
+        (["wire=[3]"], ["wire.0: 3 is not accepted"]),
+        (["wire=clap"], ["wire.0.kind: 'clap' is unknown (did you mean clip?); accepted: cast, clip"]),
+        (["wire=3"], ["wire: 3 is not accepted"]),
         (["target_accuracy=70"], ["target_accuracy", "70", "less than or equal to 1"]),
         (["stop_at_target=true"], ["stop_at_target", "target_accuracy"]),
         (["executor=gpu"], ["executor", "gpu", "serial"]),

@@ -217,6 +217,26 @@ def test_resume_with_a_contradiction_names_it(copy: Path, word: str, said: str) 
     assert left(copy / "a") == before
 
 
+def test_resume_compares_transforms_one_by_one(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("wire: [{kind: clip, norm: 5}, {kind: cast}]\n")
+    described = ["my.yaml", *QUICK, *SERIAL]
+    for _ in range(2):
+        done = fedkeel("run", *described, "--resume", "a", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "is complete: nothing is left to do" in done.stderr
+    for wire, said in (
+        ("[{kind: clip, norm: 4}, cast]", "wire.0.norm=5.0, not 4.0;"),
+        ("[{kind: clip, norm: 5}, {kind: cast, feedback: true}]", "wire.1.feedback=False, not True;"),
+        ("[cast, {kind: clip, norm: 5}]", "wire.0.kind=clip, not cast;"),
+        ("[{kind: clip, norm: 5}]", "wire=("),
+        ("[]", ", not ();"),
+    ):
+        done = fedkeel("run", f"wire={wire}", "--resume", "a", cwd=tmp_path)
+        assert done.returncode == 2, wire
+        assert "--resume: the run in a was started with wire" in done.stderr
+        assert said in done.stderr
+
+
 def test_resume_and_out_contradict_each_other(copy: Path) -> None:
     before = left(copy / "a")
     done = fedkeel("run", "--resume", "a", "--out", "b", cwd=copy)

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedkeel.config import yamltext
 from fedkeel.config.section import RULES, Count, Section, Share, explain
-from fedkeel.config.spelling import chosen, put, rules_inside, spelled_out
+from fedkeel.config.spelling import LISTS, chosen, listed, put, rules_inside, spelled_out
 from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.data.settings import DatasetSettings as DatasetSettings
 from fedkeel.errors import InputError, label, shown
@@ -97,7 +97,7 @@ class Experiment(Section):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return rules_inside({k: spelled_out(k, v) for k, v in values.items()})
+        return rules_inside({k: listed(k, spelled_out(k, v)) for k, v in values.items()})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -234,13 +234,20 @@ def contradiction(said: Mapping[str, Any], known: Mapping[str, Any], aside: Cont
     is left open, nor what is to be put aside.
     """
     for section in (name for name in said if name in known and name not in aside):
-        one, other = said[section], known[section]
-        if not isinstance(one, dict) or not isinstance(other, dict):
-            if one != other:
-                return f"{section}={one}, not {other}"
-            continue
-        for key in (name for name in one if name in other and (section, name) != ("executor", "workers")):
-            left_open = section == "executor" and (one[key] in (None, "auto") or other[key] in (None, "auto"))
-            if one[key] != other[key] and not left_open:
-                return f"{section}.{key}={one[key]}, not {other[key]}"
+        for name, one, other in _parts(section, said[section], known[section]):
+            if not isinstance(one, dict) or not isinstance(other, dict):
+                if one != other:
+                    return f"{name}={one}, not {other}"
+                continue
+            for key in (k for k in one if k in other and (name, k) != ("executor", "workers")):
+                left_open = name == "executor" and (one[key] in (None, "auto") or other[key] in (None, "auto"))
+                if one[key] != other[key] and not left_open:
+                    return f"{name}.{key}={one[key]}, not {other[key]}"
     return None
+
+
+def _parts(name: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    """Two values to compare under a name; of two lists of sections that are equally long, each pair."""
+    if name not in LISTS or len(one) != len(other):
+        return [(name, one, other)]
+    return [(f"{name}.{place}", *pair) for place, pair in enumerate(zip(one, other, strict=True))]

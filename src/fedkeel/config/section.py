@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedkeel.errors import InputError, label, shown, unknown
@@ -75,6 +76,9 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple
         context = error["ctx"]
         tag, tags = _bare(context["discriminator"]).removesuffix("()"), _bare(context["expected_tags"]).split(", ")
         return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
+    if error["type"] == "missing":
+        setting = owner.model_fields.get(str(error["loc"][-1]))
+        return f"{name}: this setting is missing", _wanted(setting) if setting else "a value"
     if error["type"] in {"model_type", "model_attributes_type", "union_tag_not_found"}:
         return f"{name}: {shown(error['input'])} is not accepted", "a name or a section of settings"
     if error["type"] in {"tuple_type", "list_type"}:
@@ -89,21 +93,36 @@ def _bare(text: str) -> str:
     return text.replace("'", "")
 
 
+def _wanted(setting: FieldInfo) -> str:
+    """What a setting may be, roughly."""
+    kinds: dict[Any, str] = {float: "a number", int: "an integer", str: "a word"}
+    what = kinds.get(setting.annotation, "a value")
+    bounds = {"gt": "greater than", "ge": "at least"}
+    found = (
+        f" {words} {getattr(m, name):g}" for m in setting.metadata for name, words in bounds.items() if hasattr(m, name)
+    )
+    return what + next(found, "")
+
+
 def _path(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[list[str], type[BaseModel]]:
     """The dotted path without the tags of unions, and the section that owns its last element."""
     path: list[str] = []
     owner = section
+    inner: list[type[BaseModel]] = []
     for part in loc:
-        inner = _sections(owner.model_fields[path[-1]].annotation) if path and path[-1] in owner.model_fields else []
         tagged = [s for s in inner if "kind" in s.model_fields and s.model_fields["kind"].default == part]
         if tagged:
-            owner = tagged[0]
+            owner, inner = tagged[0], []
+            continue
+        if isinstance(part, int) and inner:  # a place in a list of sections
+            path.append(str(part))
             continue
         if len(inner) == 1:
             owner = inner[0]
         if isinstance(part, str) and _is_union_branch(part):
             continue
         path.append(label(part))
+        inner = _sections(owner.model_fields[path[-1]].annotation) if path[-1] in owner.model_fields else []
     return path, owner
 
 

@@ -9,8 +9,17 @@ from fedkeel import methods
 from fedkeel.config.section import RULES, Section, named
 from fedkeel.errors import InputError, label, shown
 
-SHORTHAND = {"dataset": "name", "model": "name", "algorithm": "name", "partition": "kind", "executor": "kind"}
+SHORTHAND = {
+    "dataset": "name",
+    "model": "name",
+    "algorithm": "name",
+    "partition": "kind",
+    "executor": "kind",
+    "wire": "kind",
+}
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
+LISTS = {"wire"}
+"""Lists of sections that may be given by one section: `wire: {kind: cast}` means `wire: [{kind: cast}]`."""
 
 
 def rules_inside(values: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +54,11 @@ def chosen(algorithm: Any) -> Any:
 def spelled_out(key: str, value: Any) -> Any:
     """A section, also where it is given by one word."""
     return {SHORTHAND[key]: value} if key in SHORTHAND and isinstance(value, str) else value
+
+
+def listed(key: str, value: Any) -> Any:
+    """A list of sections, also where it is given by one of them."""
+    return [value] if key in LISTS and isinstance(value, dict | Section) else value
 
 
 def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
