@@ -156,7 +156,10 @@ class ServerRule(Section):
         return {}
 
     def plan(self, state: ServerState, cohort: Cohort) -> Plan:
-        """Before a round's training: may ask its clients as often as it likes (`ClientRule.survey`)."""
+        """Before a round's training: may ask its clients as often as it likes (`ClientRule.survey`).
+
+        One that asks nothing may do without `yield` and return the pair.
+        """
         return state, Brief()
         yield
 
