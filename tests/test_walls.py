@@ -10,7 +10,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "fedkeel"
 
-LEAVES = {"errors", "streams", "config.section", "config.files", "config.usercode", "config.yamltext"}
+LEAVES = {
+    "errors",
+    "streams",
+    "config.section",
+    "config.files",
+    "config.usercode",
+    "config.userdraw",
+    "config.yamltext",
+}
 """Known to everybody: they know nothing but each other."""
 MAY: dict[str, set[str]] = {
     "params": {"errors"},

@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +15,9 @@ def test_order_is_time_then_rank_then_scheduling(plan: list[tuple[float, int]]) 
     queue: EventQueue[int] = EventQueue()
     for number, (time, rank) in enumerate(plan):
         queue.schedule(time, (rank,), number)
-    taken = [event.what for event in queue]
+    taken = [event.what for event in queue.until(inf)]
     assert taken == sorted(range(len(plan)), key=lambda i: (*plan[i], i))
-    assert len(queue) == 0
+    assert not queue.heap
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=20))
@@ -23,7 +25,7 @@ def test_time_never_runs_backwards_while_handlers_schedule_more(delays: list[flo
     queue: EventQueue[int] = EventQueue()
     queue.schedule(0.0, (0,), 0)
     times = []
-    for event in queue:
+    for event in queue.until(inf):
         times.append(event.time)
         assert queue.now == event.time
         if event.what < len(delays):
@@ -36,6 +38,6 @@ def test_time_never_runs_backwards_while_handlers_schedule_more(delays: list[flo
 def test_the_past_is_refused(time: float) -> None:
     queue: EventQueue[str] = EventQueue()
     queue.schedule(1.0, (0,), "a")
-    next(iter(queue))
+    next(queue.until(inf))
     with pytest.raises(FedkeelError, match="cannot be scheduled"):
         queue.schedule(time, (0,), "b")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedkeel.config import yamltext
+from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
 from fedkeel.config.section import RULES, Count, Section, Share, explain
 from fedkeel.config.spelling import LISTS, chosen, listed, put, rules_inside, spelled_out
 from fedkeel.data.partition import AnyPartition, Iid
@@ -19,7 +20,6 @@ from fedkeel.local.settings import ExecutorSettings as ExecutorSettings
 from fedkeel.local.settings import FinetuneSettings as FinetuneSettings
 from fedkeel.local.settings import LocalSettings as LocalSettings
 from fedkeel.methods.server import Pace
-from fedkeel.methods.settings import AlgorithmSettings as AlgorithmSettings
 from fedkeel.models.settings import ModelSettings as ModelSettings
 from fedkeel.record.settings import CheckpointSettings as CheckpointSettings
 from fedkeel.server.settings import GateSettings as GateSettings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -30,62 +30,53 @@ _COMMON = sorted({each.name for each in fields(Order)} & {each.name for each in 
 """What a job has of its orders as they are."""
 
 
+@dataclass(frozen=True, eq=False)
 class Trainer:
     """Trains the orders of a stack at once, on one core; with a gradient that is `alone`, stacks of one."""
 
-    def __init__(
-        self,
-        gradient: Gradient,
-        layout: Layout,
-        data: FederatedData,
-        rule: ClientRule,
-        local: LocalSettings,
-        seed: int,
-        wire: Chain,
-    ) -> None:
-        self._gradient = gradient
-        self._layout = layout
-        self._data = data
-        self._rule = rule
-        self._local = local
-        self._seed = seed
-        self._wire = wire
+    gradient: Gradient
+    layout: Layout
+    data: FederatedData
+    rule: ClientRule
+    local: LocalSettings
+    seed: int
+    wire: Chain
 
     def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
         """One row an order; the weights may be put into `room` [orders, D].
 
         Leaves torch's global generators as it found them.
         """
-        assert not self._gradient.alone or len(orders) == 1
+        assert not self.gradient.alone or len(orders) == 1
         start = orders[0].start
         where = ([o.drawn for o in orders], [o.client for o in orders], [o.epochs for o in orders])
-        batches = Batches(self._data, self._local, self._seed, *where, start.dtype)
-        trained = self._rule.trains
-        moving = None if trained == "all" else self._layout.mask(trained).to(start)
-        oracle = BatchOracle(self._gradient, batches, self._local, moving)
+        batches = Batches(self.data, self.local, self.seed, *where, start.dtype)
+        trained = self.rule.trains
+        moving = None if trained == "all" else self.layout.mask(trained).to(start)
+        oracle = BatchOracle(self.gradient, batches, self.local, moving)
         job, rule = self._job(orders, batches), self._rule_of(orders[0])
         state = {name: tensor for name, tensor in job.kept.items() if name.startswith(STATE)}
         if state:
             job = replace(job, kept={name: tensor for name, tensor in job.kept.items() if name not in state})
         devices = [start.device] if start.is_cuda else []
-        with torch.random.fork_rng(devices, enabled=self._gradient.alone):
+        with torch.random.fork_rng(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
             outcome = train(job, rule, oracle, limit, room)
         loss = torch.from_numpy(oracle.loss)
-        sends = rule.sends(self._layout, orders[0].received)
+        sends = rule.sends(self.layout, orders[0].received)
         self._check(rule, outcome, sends)
         # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
         finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
-        if self._wire and not orders[0].survey:
+        if self.wire and not orders[0].survey:
             # The server reads other weights: what a client keeps or sends of its own must not lie where they are put.
             message, kept = (
                 {name: tensor.clone() if tensor.data_ptr() == w.data_ptr() else tensor for name, tensor in each.items()}
                 for each in (message, kept)
             )
             origin = stacked([order.start for order in orders], start.device)
-            travels = None if rule.uploads == "all" else self._layout.mask(rule.uploads).to(start.device)
-            read = changed(self._wire, w, origin, travels, message, sends, state, self._keys(where[0], where[1]))
+            travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)
+            read = changed(self.wire, w, origin, travels, message, sends, state, self._keys(where[0], where[1]))
             w, message, kept = read.w, read.messages, {**kept, **read.kept}
         return {
             "w": w,
@@ -108,21 +99,21 @@ class Trainer:
             fresh=stacked_fresh(orders, device),
             steps=torch.from_numpy(batches.steps).to(device)[:, None],
             samples=torch.from_numpy(batches.sizes).to(device)[:, None],
-            momentum=self._local.momentum,
-            layout=self._layout,
+            momentum=self.local.momentum,
+            layout=self.layout,
         )
 
     def _keys(self, waves: Sequence[int], clients: Sequence[int]) -> Keys:
         """Random streams of each client's own, for each transform on the wire."""
-        return lambda number: streams.keys(self._seed, "wire", number, np.array(waves), np.array(clients))
+        return lambda number: streams.keys(self.seed, "wire", number, np.array(waves), np.array(clients))
 
     def _rule_of(self, order: Order) -> ClientRule:
         """By which an order is to be done."""
         if not order.survey:
-            return self._rule
-        if self._rule.survey is None:
-            raise FedkeelError(f"{type(self._rule).__name__} answers no survey")
-        return self._rule.survey
+            return self.rule
+        if self.rule.survey is None:
+            raise FedkeelError(f"{type(self.rule).__name__} answers no survey")
+        return self.rule.survey
 
     def _check(self, rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends]) -> None:
         """Whether everything has a row per client, and what goes up is what the rule declares."""

@@ -6,11 +6,12 @@ Only types and shapes are compared, so that it costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
 from fedkeel.config.section import Section
-from fedkeel.errors import FedkeelError, shown
+from fedkeel.errors import FedkeelError, described
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.server import Brief, Receipt, ServerRule, ServerState
@@ -22,7 +23,7 @@ def check_begin(rule: ClientRule, found: object) -> None:
         raise _refused(rule, "begin", found, "a Job, such as the one it was given")
 
 
-def check_advance(rule: ClientRule, found: object, w: Tensor) -> None:
+def check_advance(rule: ClientRule, found: Any, w: Tensor) -> None:
     """(A direction like `w` [k, D], a job)."""
     if type(rule).advance is not ClientRule.advance:
         if not _is_pair(found, object, Job):
@@ -30,9 +31,8 @@ def check_advance(rule: ClientRule, found: object, w: Tensor) -> None:
         hook = "advance"
     else:
         hook = "step"
-    assert isinstance(found, tuple | list)
     if not _is_like(found[0], w):
-        accepted = f"a tensor [k, D] like w, here {_described(w)}"
+        accepted = f"a tensor [k, D] like w, here {described(w)}"
         raise _refused(rule, hook, found[0], accepted)
 
 
@@ -42,71 +42,51 @@ def check_end(rule: ClientRule, found: object) -> None:
         raise _refused(rule, "end", found, "a pair of dictionaries (what goes up, what the client keeps)")
 
 
-def check_state(rule: ServerRule, hook: str, found: object, w: Tensor) -> None:
+def check_state(rule: ServerRule, hook: str, found: Any, w: Tensor) -> None:
     """A server's state with weights as they were before."""
     if not isinstance(found, ServerState):
         raise _refused(rule, hook, found, "a ServerState")
     if not _is_like(found.w, w):
-        raise _refused(
-            rule, hook, found.w, f"a tensor [D] as before, here {_described(w)}", "a ServerState whose w is "
-        )
+        raise _refused(rule, hook, found.w, f"a tensor [D] as before, here {described(w)}", "a ServerState whose w is ")
 
 
-def check_aggregate(rule: ServerRule, found: object, w: Tensor, count: int) -> None:
+def check_aggregate(rule: ServerRule, found: Any, w: Tensor, count: int) -> None:
     """(A state, the weight of each of so many updates)."""
     if not _is_pair(found, ServerState, object):
         raise _refused(rule, "aggregate", found, "a pair (ServerState, a tensor [m] of each update's weight)")
-    assert isinstance(found, tuple | list)
     check_state(rule, "aggregate", found[0], w)
     if not isinstance(found[1], Tensor) or found[1].shape != (count,):
         raise _refused(rule, "aggregate", found[1], f"a tensor [m], here [{count}]", "for the updates' weights ")
 
 
-def check_receive(rule: ServerRule, found: object, w: Tensor) -> None:
+def check_receive(rule: ServerRule, found: Any, w: Tensor) -> None:
     """(A state, a receipt)."""
     if not _is_pair(found, ServerState, Receipt):
         raise _refused(rule, "receive", found, "a pair (ServerState, Receipt)")
-    assert isinstance(found, tuple | list)
     check_state(rule, "receive", found[0], w)
 
 
-def check_plan(rule: ServerRule, found: object, w: Tensor) -> None:
+def check_plan(rule: ServerRule, found: Any, w: Tensor) -> None:
     """(A state, what goes down for training)."""
     if not _is_pair(found, ServerState, Brief):
         raise _refused(rule, "plan", found, "a pair (ServerState, Brief), after the Briefs that it yields")
-    assert isinstance(found, tuple | list)
     check_state(rule, "plan", found[0], w)
 
 
 def check_question(rule: ServerRule, found: object) -> None:
     """What goes down for a survey."""
     if not isinstance(found, Brief):
-        raise FedkeelError(f"{type(rule).__name__}: plan yielded {_described(found)}; accepted: a Brief")
+        raise FedkeelError(f"{type(rule).__name__}: plan yielded {described(found)}; accepted: a Brief")
 
 
-def _is_pair(found: object, first: type, second: type) -> bool:
-    return (
-        isinstance(found, tuple | list)
-        and len(found) == 2
-        and isinstance(found[0], first)
-        and isinstance(found[1], second)
-    )
+def _is_pair(found: Any, first: type, second: type) -> bool:
+    pair = isinstance(found, tuple | list) and len(found) == 2
+    return pair and isinstance(found[0], first) and isinstance(found[1], second)
 
 
-def _is_like(found: object, w: Tensor) -> bool:
+def _is_like(found: Any, w: Tensor) -> bool:
     return isinstance(found, Tensor) and found.shape == w.shape and found.dtype == w.dtype
 
 
 def _refused(rule: Section, hook: str, found: object, accepted: str, where: str = "") -> FedkeelError:
-    return FedkeelError(f"{type(rule).__name__}: {hook} returned {where}{_described(found)}; accepted: {accepted}")
-
-
-def _described(found: object) -> str:
-    """Of a tensor its shape and type, of a pair or the like what is in it, of anything else what it is."""
-    if isinstance(found, Tensor):
-        return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
-    if isinstance(found, tuple | list) and len(found) <= 4:
-        return f"({', '.join(_described(each) for each in found)})"
-    if found is None or isinstance(found, int | float | str):
-        return shown(found)
-    return f"a {type(found).__name__}"
+    return FedkeelError(f"{type(rule).__name__}: {hook} returned {where}{described(found)}; accepted: {accepted}")

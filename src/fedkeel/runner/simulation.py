@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.config.experiment import Experiment
+from fedkeel.config.userdraw import Draw
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.executor import Executor, Score
 from fedkeel.methods.job import Fresh
@@ -29,7 +30,7 @@ from fedkeel.server.gate import Gate
 from fedkeel.server.log import divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
-from fedkeel.server.sampling import Draw, draw
+from fedkeel.server.sampling import draw
 from fedkeel.server.stateful import Stateful
 from fedkeel.server.waves import Drawing, JobSettings
 from fedkeel.wire.orders import Order

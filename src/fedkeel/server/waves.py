@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedkeel.config.userdraw import Draw
 from fedkeel.errors import FedkeelError
 from fedkeel.methods.returned import check_plan, check_question
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, ServerState
 from fedkeel.methods.types import Message, nbytes
 from fedkeel.server.events import Survey
 from fedkeel.server.model import GlobalModel
-from fedkeel.server.sampling import Draw
 from fedkeel.server.stateful import Stateful
 from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes

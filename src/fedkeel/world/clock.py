@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from typing import Generic, TypeVar
 
 from fedkeel.errors import FedkeelError
@@ -40,18 +39,14 @@ class EventQueue(Generic[E]):
         heapq.heappush(self.heap, (time, rank, self.scheduled, what))
         self.scheduled += 1
 
-    def __iter__(self) -> Iterator[Event[E]]:
-        """Take events until none is left; handling one may schedule more."""
-        return self.until(inf)
-
     def until(self, time: float) -> Iterator[Event[E]]:
-        """The same, as long as they do not come after `time`; if one would, it is that time at the end."""
+        """Take events as long as they do not come after `time`, handling of which may schedule more.
+
+        If one would come later, it is that time at the end.
+        """
         while self.heap:
             if self.heap[0][0] > time:
                 self.now = time
                 return
             self.now, _, _, what = heapq.heappop(self.heap)
             yield Event(self.now, what)
-
-    def __len__(self) -> int:
-        return len(self.heap)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -16,26 +17,24 @@ from fedkeel.local.trainer import Trainer, plan
 from fedkeel.wire.orders import Columns, Order, Trained, add, divided
 
 
+@dataclass(frozen=True, eq=False)
 class InProcess:
     """Trains stack after stack."""
 
-    def __init__(
-        self, trainer: Trainer, evaluator: Evaluator, data: FederatedData, local: LocalSettings, stack: int | None
-    ) -> None:
-        self._trainer = trainer
-        self._evaluator = evaluator
-        self._data = data
-        self._local = local
-        self._stack = stack
-        # Large results lie in memory that is used again: the system takes its time to hand out fresh pages.
-        self._lender = Lender(shared=False)
+    trainer: Trainer
+    evaluator: Evaluator
+    data: FederatedData
+    local: LocalSettings
+    stack: int | None
+    # Large results lie in memory that is used again: the system takes its time to hand out fresh pages.
+    lender: Lender = field(default_factory=lambda: Lender(shared=False))
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         columns: Columns = {}
         sums: Columns = {}
-        for rows in plan(orders, self._data, self._local, self._stack):
+        for rows in plan(orders, self.data, self.local, self.stack):
             room = columns["w"][span] if columns and (span := consecutive(rows)) else None
-            part, more = divided(self._trainer([orders[row] for row in rows], limit, room))
+            part, more = divided(self.trainer([orders[row] for row in rows], limit, room))
             sums = add(sums, more)
             columns = columns or self._room(part, orders)
             put(part, rows, columns)
@@ -47,13 +46,13 @@ class InProcess:
         shapes["lr"] = len(orders), max(order.epochs for order in orders)
         if part["w"].is_cuda:
             return {name: tensor.new_empty(shapes[name]) for name, tensor in part.items()}
-        return self._lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
+        return self.lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        return self._evaluator.score(w, buffers, samples)
+        return self.evaluator.score(w, buffers, samples)
 
     def close(self) -> None:
-        self._lender.close()
+        self.lender.close()
 
 
 def consecutive(rows: Sequence[int]) -> slice | None:

@@ -67,12 +67,8 @@ class Processes:
         stack: int | None,
         workers: int,
     ) -> None:
-        self._trainer = trainer
-        self._evaluator = evaluator
-        self._data = data
-        self._local = local
-        self._stack = stack
-        self._count = workers
+        self._trainer, self._evaluator, self._data, self._local = trainer, evaluator, data, local
+        self._stack, self._count = stack, workers
         self._workers: list[_Worker] = []
         self._lender = Lender()
         self._tickets = self._parent = -1
