@@ -50,7 +50,15 @@ def test_it_holds_code_of_both_kinds() -> None:
     assert [kind for kind, _ in BLOCKS].count("bash") >= 6
 
 
-def test_the_tests_pass_and_the_methods_run(folder: Path) -> None:
+@pytest.mark.slow
+def test_everything_on_it_works(folder: Path) -> None:
+    """One test, so that only one process goes through the page."""
+    the_tests_pass_and_the_methods_run(folder)
+    the_runs_are_compared(folder)
+    partition_and_sampling_are_recorded(folder)
+
+
+def the_tests_pass_and_the_methods_run(folder: Path) -> None:
     printed = (folder / "printed").read_text()
     assert printed.count("1 passed") == 2
     for name in ("mine", "Near+fedavg", "Near+fedadam", "steady", "eager"):
@@ -58,7 +66,7 @@ def test_the_tests_pass_and_the_methods_run(folder: Path) -> None:
     assert "  mu: 0.1\n  beta: 0.5\n" in printed
 
 
-def test_the_runs_are_compared(folder: Path) -> None:
+def the_runs_are_compared(folder: Path) -> None:
     for name in ("fedavg", "steady", "eager"):
         assert json.loads((folder / "runs" / name / "summary.json").read_text())["algorithm"] == name
     recorded = yaml.safe_load((folder / "runs" / "steady" / "experiment.yaml").read_text())["algorithm"]
@@ -67,7 +75,7 @@ def test_the_runs_are_compared(folder: Path) -> None:
         assert (folder / figure).read_bytes().startswith(b"\x89PNG")
 
 
-def test_partition_and_sampling_are_recorded(folder: Path) -> None:
+def partition_and_sampling_are_recorded(folder: Path) -> None:
     described = [yaml.safe_load(path.read_text()) for path in (folder / "runs").glob("*/experiment.yaml")]
     (own,) = (each for each in described if each["sampling"] == "deals:largest_first")
     assert own["partition"] == {"kind": "deals:by_label", "noise": 0.3}

@@ -13,6 +13,7 @@ import pytest
 from tests.helpers import commands
 
 
+@pytest.mark.slow
 def test_from_nothing_to_a_run(tmp_path: Path) -> None:
     made = commands.in_a_process("new", "method", "mine", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
@@ -29,6 +30,7 @@ def test_from_nothing_to_a_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "o" / "summary.json").read_text())["algorithm"] == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -118,6 +120,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.stderr == "fedkeel: name: not_here.py cannot be written (Permission denied)\n"
 
 
+@pytest.mark.slow
 def test_help_needs_no_torch(tmp_path: Path) -> None:
     code = "import sys; from fedkeel.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
     for arguments in ([], ["new"], ["run"], ["data"], ["fleet"], ["plot"], ["list"], ["show"]):

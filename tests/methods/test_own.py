@@ -147,6 +147,7 @@ def test_a_pace_of_its_own_on_every_executor() -> None:
         np.testing.assert_allclose(weights, found["serial"], rtol=0, atol=1e-12, err_msg=kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", SETTLED)
 @pytest.mark.parametrize("name", ["drag", "lone"])
 def test_stopped_and_resumed_bit_for_bit(name: str, executor: str, tmp_path: Path) -> None:
@@ -159,6 +160,7 @@ def test_stopped_and_resumed_bit_for_bit(name: str, executor: str, tmp_path: Pat
     assert rows(tmp_path / "whole", "clients")
 
 
+@pytest.mark.slow
 def test_resumed_and_repeated_from_its_folder_by_another_process(tmp_path: Path) -> None:
     settings = [*commands.QUICK, "algorithm=own_rules:drag", "algorithm.mu=0.2", "executor={kind: serial}"]
     described = Experiment.load(overrides=settings)

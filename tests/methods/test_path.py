@@ -60,6 +60,7 @@ def test_every_client_of_a_stack_walks_as_simulated(clients: list[Client], momen
     torch.testing.assert_close(got[:, 0], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.slow
 @given(stacks(), momenta, pulls)
 def test_a_stack_with_unequal_epochs_is_each_client_alone(clients: list[Client], momentum: float, pull: float) -> None:
     together = lengths(clients, momentum, pull)

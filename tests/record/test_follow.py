@@ -213,6 +213,7 @@ ACTIONS = st.one_of(
 CHOSEN = st.sampled_from([tuple(KINDS), ("history",), ("unfinished",)])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(ACTIONS, max_size=4), max_size=150), CHOSEN)
 def test_every_row_comes_once_whatever_happens(finished: Any, script: list[list[Any]], kinds: tuple[str, ...]) -> None:
@@ -400,6 +401,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_across_a_kill(tmp_path: Path) -> None:
     running, found = start(tmp_path, *WORDS), list[Row]()
     try:

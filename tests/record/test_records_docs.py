@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.repository import ROOT
 
 
+@pytest.mark.slow
 def test_a_sink_and_a_follower_as_documented(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "architecture.md").read_text().partition("## Records\n")[2]
     examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

@@ -52,6 +52,7 @@ def test_a_new_folder_says_its_version(tmp_path: Path) -> None:
     assert schema.check(tmp_path / "a") == 2
 
 
+@pytest.mark.slow
 def test_an_older_folder_is_read_plotted_and_followed(old: Path, tmp_path: Path) -> None:
     assert schema.check(old) == 1
     record = RunRecord.read(old)
@@ -94,6 +95,7 @@ def test_an_older_run_with_a_checkpoint_cannot_be_resumed(old_half: Path) -> Non
     assert (old_half.parent / "again" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_an_older_run_without_a_checkpoint_begins_anew(old_half: Path) -> None:
     shutil.rmtree(old_half / "checkpoint")
     _, told = resumed(old_half, **given())
@@ -115,6 +117,7 @@ def test_the_way_out_is_a_command_where_nothing_was_given_in_python() -> None:
     assert subject.other_way(described, earlier=False) == "accepted: that version of fedkeel"
 
 
+@pytest.mark.slow
 def test_the_description_in_a_run_folder_is_an_experiment(tmp_path: Path) -> None:
     assert command("run", *QUICK, "--out", "a", cwd=tmp_path).returncode == 0
     done = command("run", "a/experiment.yaml", "--out", "b", cwd=tmp_path)

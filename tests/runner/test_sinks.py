@@ -133,6 +133,7 @@ def test_a_sink_is_told_how_the_run_ended(tmp_path: Path) -> None:
 # Sinks that fail.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round", [1, 3, 5])
 @pytest.mark.parametrize("name", ["fedavg", "fedasync"])
 def test_a_sink_that_fails_ends_the_run_and_loses_nothing(name: str, round: int, tmp_path: Path) -> None:

@@ -160,6 +160,7 @@ def test_a_round_is_drawn_from_its_own_stream() -> None:
         assert [a.client for a in end.arrivals] == sorted(expected.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "executor"), [("fedavg", "processes"), ("fedbuff", "stack")])
 def test_stopped_and_resumed_bit_for_bit(algorithm: str, executor: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"data": federation.data(), "model": federation.net(4)}

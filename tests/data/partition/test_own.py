@@ -86,6 +86,7 @@ def test_options_are_shown_checked_and_kept(tmp_path: Path) -> None:
     assert Experiment(partition="own_deals:deal").partition.model_dump()["first"] == 3
 
 
+@pytest.mark.slow
 def test_a_run_and_its_repetition(tmp_path: Path) -> None:
     settings = [
         *commands.QUICK,
