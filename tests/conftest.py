@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-FEW = 15
+FEW = 10
 """Examples of a property in the fast tier; 100 are usual."""
 
 

@@ -28,6 +28,7 @@ def test_bits_are_those_of_the_published_splitmix64():
     ]
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same():
     """Whatever its hash seed: nothing depends on the order of a set or on hash()."""
     code = (
@@ -99,6 +100,7 @@ def test_permutations_hold_every_number_once(where, count):
     assert (np.sort(rows, axis=-1) == np.arange(count)).all()
 
 
+@pytest.mark.slow
 def test_permutations_are_uniform():
     rows = streams.permutations(streams.keys(0, "x", np.arange(24_000)), 4)
     found = [tuple(row) for row in rows.tolist()]

@@ -122,6 +122,7 @@ def test_list(what: str, name: str, tmp_path: Path) -> None:
     assert name in fedkeel("list", what, cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_data_show_draws_and_counts(tmp_path: Path) -> None:
     done = fedkeel(
         "data",
@@ -142,6 +143,7 @@ def test_data_show_draws_and_counts(tmp_path: Path) -> None:
     assert ": 0.8000" in done.stdout  # two of ten equal classes each
 
 
+@pytest.mark.slow
 def test_data_show_takes_the_files_partition_and_the_right_title(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text("partition: {kind: dirichlet, alpha: 0.1}\nclients: 10\n")
     done = fedkeel("data", "show", "fashion-mnist-mini", "e.yaml", "--out", "figures", cwd=tmp_path)

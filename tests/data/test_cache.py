@@ -151,6 +151,7 @@ def test_a_killed_fetch_leaves_no_data_set_and_the_next_one_tidies_up(root, deli
     assert visible(root.parent) == ["toy"]
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_once_and_both_succeed(root, delivery):
     slow = Delivery(CONTENT, delivery.calls, seconds=0.2)
     processes = [FORK.Process(target=cache.fetch, args=(root, [LAYOUT], [slow])) for _ in range(2)]

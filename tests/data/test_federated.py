@@ -41,6 +41,7 @@ def test_a_share_is_held_out_for_testing() -> None:
         assert y.tolist() == (x[:, 0] // 20).long().tolist()
 
 
+@pytest.mark.slow
 def test_from_clients_keeps_each_clients_own() -> None:
     data = FederatedData.from_clients([(X[:30], Y[:30]), (X[30:35], Y[30:35])], test=(X, Y))
     assert data.sizes.tolist() == [30, 5]

@@ -26,6 +26,7 @@ def cheapest_transport(source: np.ndarray, target: np.ndarray) -> float:
     return float(plan.fun)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(COUNTS)
 def test_the_distance_is_the_cheapest_transport(rows):

@@ -42,6 +42,7 @@ def of_all_samples(net: nn.Module, w: Tensor, data: FederatedData, client: int) 
     return nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(net.parameters())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed_form", [True, False])
 @pytest.mark.parametrize("batch_size", [4, 100, "full"])
 def test_the_full_gradient_alone_and_in_a_stack_of_unequal_clients(batch_size: Any, closed_form: bool) -> None:

@@ -136,6 +136,7 @@ def test_rounds_by_hand_on_every_executor(executor: str) -> None:
     assert result.summary["bytes_up"] == ROUNDS * PER_ROUND * 8 * (federation.start().size + 1)
 
 
+@pytest.mark.slow
 def test_a_pace_of_its_own_on_every_executor() -> None:
     found = {}
     for kind, executor in SETTLED.items():
@@ -201,6 +202,7 @@ def test_every_spelling_is_the_same_experiment(tmp_path: Path) -> None:
     assert (type(server).__name__, server.model_dump()) == ("Heavy", {"beta": 0.5})
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_and_runs_it(tmp_path: Path) -> None:
     shown = commands.fedkeel("show", "--set", "algorithm=own_rules:drag", "algorithm.beta=0.1", cwd=tmp_path)
     assert "name: own_rules:drag\n" in shown.stdout
@@ -351,6 +353,7 @@ def test_settings_are_checked_like_those_of_the_package(override: str, said: str
     assert str(refused.value).startswith(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "{kind: processes, workers: 1, stack: 0, channels_last: false}"])
 def test_what_goes_wrong_in_a_rule_is_told_as_the_users(executor: str, tmp_path: Path) -> None:
     (tmp_path / f"fails_in_{executor[:2].strip('{')}.py").write_text(

@@ -87,6 +87,7 @@ def test_closed_forms(epochs: int, each: int) -> None:
         torch.testing.assert_close(got.item(), expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("pull", [0.0, 0.8])
 def test_pytorchs_optimiser_walks_as_far(momentum: float, pull: float) -> None:

@@ -466,6 +466,7 @@ def found(folder: Path) -> int | None:
     return None if loaded is None else number_of(loaded.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_kill_at_any_step_loses_nothing(tmp_path: Path, situation: Situation) -> None:
     old = None if situation is first else 1

@@ -24,6 +24,7 @@ EVALUATION = Evaluation(
 UNFINISHED = Unfinished(3, 2, 1, 0.0, 0.5, 2.0, "too late", 10, 0)
 
 
+@pytest.mark.slow
 def test_the_files_of_a_run_hold_the_rows_that_were_told(tmp_path: Path) -> None:
     ends: list[RoundEnd] = []
     faults = {"lost_upload": 0.2, "corrupt": 0.2, "twice": 0.2}

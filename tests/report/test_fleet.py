@@ -52,6 +52,7 @@ def test_jobs_stand_in_order_and_the_exchange_on_top(drawn: list[Figure]) -> Non
     assert [line.get_label() for line in histogram.lines] == ["median 17 s", "mean 17 s"]
 
 
+@pytest.mark.slow
 def test_links_and_hours_are_drawn_where_they_differ(drawn: list[Figure], tmp_path: Path) -> None:
     (tmp_path / "links.csv").write_text("uplink_mbps,downlink_mbps\n1,2\n2,4\n3,60\n4,8\n")
     (tmp_path / "up.csv").write_text("uplink_mbps\n1\n2\n3\n4\n")
@@ -76,6 +77,7 @@ def test_links_and_hours_are_drawn_where_they_differ(drawn: list[Figure], tmp_pa
     assert (drawn[0].axes[2].get_xscale(), drawn[0].axes[2].get_yscale()) == ("log", "linear")
 
 
+@pytest.mark.slow
 def test_lanes_are_the_hours_of_the_first_fifty(drawn: list[Figure]) -> None:
     sizes = np.ones(60, dtype=np.int64)
     devices = fleet(sizes, availability=0.5, availability_period=20)
@@ -121,6 +123,7 @@ def rows(printed: str) -> dict[str, list[str]]:
     return {" ".join(words[:-4]): words[-4:] for words in lines if len(words) > 4}
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_draws(tmp_path: Path) -> None:
     done = fedkeel("fleet", "show", *QUICK, "fleet.speed_ratio=4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

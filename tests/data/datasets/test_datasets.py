@@ -245,6 +245,7 @@ def test_cifar100_has_fine_labels(cache, shrink, form):
     assert data.train.x.shape == (3, 3, 32, 32)
 
 
+@pytest.mark.slow
 def test_tiny_imagenet(cache, shrink):
     shrink("tiny-imagenet", 200, 1)
     folder = cache / "tiny-imagenet" / "tiny-imagenet-200"

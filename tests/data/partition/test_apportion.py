@@ -18,6 +18,7 @@ def test_parts_are_quotas_rounded_down_or_up(total, weights):
     assert np.abs(parts - total * weights / weights.sum()).max() < 1
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), WEIGHTS, st.integers(0, 5))
 def test_no_part_is_below_the_least_and_the_rest_stay_in_proportion(spare, weights, at_least):
     total = at_least * len(weights) + spare

@@ -109,6 +109,7 @@ def test_the_same_experiment_is_run_the_same_way_next_time(monkeypatch: pytest.M
         go(dtype="float64")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 @pytest.mark.parametrize("kind", ["vectorised", "processes"])
 def test_executors_agree(kind: str) -> None:
@@ -316,6 +317,7 @@ NORMED = "Clients train one by one: the model has buffers, such as batch-norm st
 RANDOM = "Clients train one by one: the model's forward pass is random, as with dropout."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "why"), [(nn.BatchNorm2d(4), NORMED), (nn.Dropout(0.5), RANDOM)], ids=["bn", "drop"])
 @pytest.mark.parametrize("kind", ["auto", "processes"])
 def test_the_summary_says_why_clients_are_not_stacked(layer: nn.Module, why: str, kind: str, tmp_path: Path) -> None:
@@ -338,6 +340,7 @@ def test_the_summary_says_that_stacks_were_refused(monkeypatch: pytest.MonkeyPat
     assert "it fails" in summary["why_not_stacked"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 def test_nothing_is_said_where_clients_are_stacked_or_were_asked_to_train_alone() -> None:
     normed = convolutional(nn.BatchNorm2d(4))
