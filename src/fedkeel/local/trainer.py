@@ -148,6 +148,8 @@ def _used(job: Job) -> Tensor:
 
 def _rates(lr: Sequence[Tensor]) -> Tensor:
     """[C, most epochs], shorter ones filled up with zeros."""
+    if all(each is lr[0] for each in lr):
+        return lr[0].expand(len(lr), -1)
     longest = max(map(len, lr))
     filled = [each if len(each) == longest else pad(each, (0, longest - len(each))) for each in lr]
     rates: Tensor = stacked(filled, lr[0].device)

@@ -112,14 +112,16 @@ class Simulation(Stateful):
 
     def _handle(self, event: ev.Event) -> RoundEnd | None:
         """What an event leads to; the round, if that ends with it."""
-        events = deque([event])
-        while events:
-            for command in self.core.on(events.popleft()):
+        commands, events = self.core.on(event), deque[ev.Event]()
+        while True:
+            for command in commands:
                 if isinstance(command, ev.RoundOver):
                     assert not events
                     return self._end_round(command)
                 events.extend(self.world.carry_out(command))
-        return None
+            if not events:
+                return None
+            commands = self.core.on(events.popleft())
 
     def _end_round(self, told: ev.RoundOver) -> RoundEnd:
         seconds = perf_counter() - self._begun

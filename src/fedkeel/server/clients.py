@@ -30,18 +30,9 @@ class Landed:
 
     event: Arrived
     sent: Sent
-
-    @property
-    def order(self) -> Order:
-        """As it was done."""
-        assert self.event.order is not None
-        return self.event.order
-
-    @property
-    def trip(self) -> Trip:
-        """When it did what."""
-        assert self.event.trip is not None
-        return self.event.trip
+    order: Order
+    """As it was done."""
+    trip: Trip
 
 
 class AtWork(Stateful):

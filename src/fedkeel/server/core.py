@@ -76,7 +76,7 @@ class Core(Stateful):
 
     def on(self, event: ev.Event) -> list[ev.Command]:
         """What an event leads to, to be carried out in this order."""
-        waits = ev.Delivered if self._taking else ev.Answered if self.waves.asking else None
+        waits = ev.Delivered if self._taking else ev.Answered if self.waves.asked is not None else None
         if waits is not None and not isinstance(event, waits):
             raise FedkeelError(f"the world tells {type(event).__name__} before it has answered with {waits.__name__}")
         self._now = event.time
@@ -134,7 +134,9 @@ class Core(Stateful):
         if refusal is not None:
             return self._refuse(event, sent, refusal)
         assert sent is not None
-        landed = Landed(event, sent)
+        assert event.order is not None
+        assert event.trip is not None
+        landed = Landed(event, sent, event.order, event.trip)
         if self.pace.at_once:
             return self._collect([landed])
         self._arrived.append(landed)

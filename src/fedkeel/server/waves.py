@@ -78,13 +78,8 @@ class Waves(Stateful):
         """Dispatches so far."""
         self.jobs = 0
         """So far."""
-        self._wave: Wave | None = None
+        self.asked: Wave | None = None
         """The one whose clients are being asked."""
-
-    @property
-    def asking(self) -> bool:
-        """Whether clients are being asked, and have not answered yet."""
-        return self._wave is not None
 
     def draw(self, count: int, free: NDArray[np.bool_] | None) -> Draw:
         """So many of those that are free, or fewer."""
@@ -122,19 +117,19 @@ class Waves(Stateful):
         nothing = np.zeros(len(orders), dtype=np.int64)
         asks: Plan | tuple[ServerState, Brief] = model.rule.plan(model.state, cohort)
         plan = asks if isinstance(asks, Generator) else _without_asking(asks)
-        self._wave = Wave(orders, clients, draws, due, plan, nothing, nothing, nothing)
+        self.asked = Wave(orders, clients, draws, due, plan, nothing, nothing, nothing)
         return self.go_on(None)
 
     def go_on(self, answers: Answers | None) -> Survey | Wave:
         """With the server rule's plan: another survey, or the jobs."""
-        wave = self._wave
+        wave = self.asked
         assert wave is not None
         try:
             question = wave.plan.send(answers)  # type: ignore[arg-type]
         except StopIteration as end:
             check_plan(self._model.rule, end.value, self._model.state.w)
             self._model.state, brief = end.value
-            self._wave = None
+            self.asked = None
             return self._complete(wave, brief)
         check_question(self._model.rule, question)
         if self._model.client_rule.survey is None:
