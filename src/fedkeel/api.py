@@ -20,7 +20,7 @@ from fedkeel.errors import InputError, StoppedError
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.params import FlatModel
-from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_room
+from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_space
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import folders
@@ -103,7 +103,7 @@ def run(
     if out is not None:
         check_free(Path(out))
     elif below is not None:
-        check_room(Path(below), 0)
+        check_space(Path(below), 0)
 
     def folder(simulation: Simulation) -> RunFolder | None:
         return folders.create(simulation, None if out is None else Path(out), None if below is None else Path(below))

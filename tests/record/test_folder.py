@@ -21,7 +21,7 @@ from fedkeel.local.executors import choose
 from fedkeel.record import folder as folders
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
-from fedkeel.record.folder import RunFolder, check_free, check_room
+from fedkeel.record.folder import RunFolder, check_free, check_space
 from fedkeel.record.subject import Subject
 from tests.helpers import federation
 from tests.helpers.disk import largest_file
@@ -168,9 +168,9 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(InputError, match=r"out: .* has room for 0.0001 MB, and this run needs .* MB"):
             run(faulty("fedavg"), **argument, **Untouched(monkeypatch).given)
     assert list(tmp_path.iterdir()) == []
-    check_room(tmp_path / "new" / "below", 100)
+    check_space(tmp_path / "new" / "below", 100)
     with pytest.raises(InputError, match="room"):
-        check_room(tmp_path / "new" / "below", 101)
+        check_space(tmp_path / "new" / "below", 101)
 
 
 def test_a_disk_that_is_full_when_the_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

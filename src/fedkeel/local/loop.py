@@ -63,9 +63,9 @@ def train(
     rule: ClientRule,
     oracle: TrainingOracle,
     limit: int | None = None,
-    room: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Outcome:
-    """Train a stack of clients for all steps or for `limit`; the weights may be put into `room`.
+    """Train a stack of clients for all steps or for `limit`; the weights may be put into `out`.
 
     Clients that are done leave the stack: rules and oracle see only those still at work. Momentum is PyTorch's
     (v <- m v + d, started at d) and begins anew with every job.
@@ -91,7 +91,7 @@ def train(
             velocity = velocity if velocity is None else velocity[: step.active]
         old = new = w if step.active == len(w) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
-            new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if room is None else room
+            new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if out is None else out
         if job.fresh is not None and step.begins:
             job = _refresh(job, old, rule, oracle)
         direction: Tensor | None = None

@@ -42,8 +42,8 @@ class Trainer:
     seed: int
     wire: Chain
 
-    def __call__(self, orders: Sequence[Order], limit: int | None = None, room: Tensor | None = None) -> Columns:
-        """One row an order; the weights may be put into `room` [orders, D].
+    def __call__(self, orders: Sequence[Order], limit: int | None = None, out: Tensor | None = None) -> Columns:
+        """One row an order; the weights may be put into `out` [orders, D].
 
         Leaves torch's global generators as it found them.
         """
@@ -61,7 +61,7 @@ class Trainer:
         devices = [start.device] if start.is_cuda else []
         with torch.random.fork_rng(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
-            outcome = train(job, rule, oracle, limit, room)
+            outcome = train(job, rule, oracle, limit, out)
         loss = torch.from_numpy(oracle.loss)
         sends = rule.sends(self.layout, orders[0].received)
         self._check(rule, outcome, sends)

@@ -249,20 +249,20 @@ def check_free(path: Path) -> None:
             raise InputError(f"out: {path} is a file; accepted: a new or empty folder")
         if path.is_dir() and any(not _is_left_over(inside) for inside in path.iterdir()):
             raise _taken(path)
-        check_room(path, 0)
+        check_space(path, 0)
     except OSError as error:
         raise InputError(f"out: {path} cannot be a folder ({error.strerror})") from None
 
 
-def check_room(path: Path, room: int) -> None:
-    """Refuse a folder that cannot be written, or where there is no room for so many bytes."""
+def check_space(path: Path, needed: int) -> None:
+    """Refuse a folder that cannot be written, or where so many bytes do not fit."""
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"out: {path} cannot be written (permission denied); accepted: a folder that can")
     free = shutil.disk_usage(there).free
-    if free < room:
+    if free < needed:
         raise InputError(
-            f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {room / 1e6:.3g} MB for its model and "
+            f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {needed / 1e6:.3g} MB for its model and "
             "checkpoints; accepted: a folder on a disk with more room"
         )
 

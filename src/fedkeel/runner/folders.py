@@ -12,7 +12,7 @@ import numpy as np
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.params import Layout
-from fedkeel.record.folder import RunFolder, check_room
+from fedkeel.record.folder import RunFolder, check_space
 from fedkeel.record.subject import Subject
 from fedkeel.runner.simulation import Simulation
 from fedkeel.world.fleet.profile import Fleet
@@ -27,14 +27,14 @@ def create(simulation: Simulation, out: Path | None, below: Path | None) -> RunF
     place = below if out is None else out
     if place is None:
         return None
-    check_room(place, COPIES * simulation.standing().state_bytes)
+    check_space(place, COPIES * simulation.standing().state_bytes)
     found = subject(simulation)
     return RunFolder.below(place, found) if out is None else RunFolder.create(place, found)
 
 
 def reopen(simulation: Simulation, path: Path, tell: Callable[[str], None]) -> RunFolder:
     """The folder of an earlier run; the simulation is as it was when its last checkpoint was written."""
-    check_room(path, COPIES * simulation.standing().state_bytes)
+    check_space(path, COPIES * simulation.standing().state_bytes)
     folder, found = RunFolder.reopen(path, subject(simulation))
     try:
         if found is None:

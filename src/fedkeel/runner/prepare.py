@@ -147,7 +147,7 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         )
     else:
         with torch.random.fork_rng(devices=[]):
-            _check_room(experiment, data)
+            _check_memory(experiment, data)
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
             module = _build(settings.name, settings.options, data)
     if any(
@@ -172,7 +172,7 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
     return module
 
 
-def _check_room(experiment: Experiment, data: FederatedData) -> None:
+def _check_memory(experiment: Experiment, data: FederatedData) -> None:
     """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
     batch = batch_sizes(data, experiment.local.batch_size)[-1]

@@ -61,7 +61,7 @@ class Slots(Partition):
         return np.where(np.arange(clients) < clients // 2, self.size_ratio, 1.0)
 
 
-def check_room(field: str, per_client: int, samples: int, clients: int) -> None:
+def check_enough(field: str, per_client: int, samples: int, clients: int) -> None:
     """Refuse a setting that asks for more samples per client than there are."""
     if per_client * clients > samples:
         raise InputError(

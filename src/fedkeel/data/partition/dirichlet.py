@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.data.partition.base import Slots, check_room
+from fedkeel.data.partition.base import Slots, check_enough
 from fedkeel.data.partition.pool import Pool
 from fedkeel.errors import InputError
 
@@ -58,7 +58,7 @@ class Dirichlet(Slots):
                 f"clients: {clients} is not accepted with {samples} samples, as nearly all would be empty; accepted: "
                 f"at most {MOST_CLIENTS}"
             )
-        check_room("partition.min_size", self.min_size, samples, clients)
+        check_enough("partition.min_size", self.min_size, samples, clients)
 
     @property
     def _fewest(self) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.data.partition.base import Slots, check_room
+from fedkeel.data.partition.base import Slots, check_enough
 from fedkeel.data.partition.pool import Pool
 
 
@@ -27,7 +27,7 @@ class Shards(Slots):
 
     def _check_size(self, samples: int, clients: int) -> None:
         super()._check_size(samples, clients)
-        check_room("partition.shards_per_client", self.shards_per_client, samples, clients)
+        check_enough("partition.shards_per_client", self.shards_per_client, samples, clients)
 
     def _slots(
         self, labels: NDArray[np.int64], weights: NDArray[np.float64], draw: np.random.Generator

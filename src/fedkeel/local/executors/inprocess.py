@@ -33,8 +33,8 @@ class InProcess:
         columns: Columns = {}
         sums: Columns = {}
         for rows in plan(orders, self.data, self.local, self.stack):
-            room = columns["w"][span] if columns and (span := consecutive(rows)) else None
-            part, more = divided(self.trainer([orders[row] for row in rows], limit, room))
+            out = columns["w"][span] if columns and (span := consecutive(rows)) else None
+            part, more = divided(self.trainer([orders[row] for row in rows], limit, out))
             sums = add(sums, more)
             columns = columns or self._room(part, orders)
             put(part, rows, columns)

@@ -185,8 +185,8 @@ class _Worker:
         held: Kinds | None = None
         for ticket in self._draw():
             rows = request.stacks[ticket]
-            room = outputs["w"][span] if (span := consecutive(rows)) else None
-            part, sums = divided(self._trainer([*map(order, rows)], request.limit, room))
+            out = outputs["w"][span] if (span := consecutive(rows)) else None
+            part, sums = divided(self._trainer([*map(order, rows)], request.limit, out))
             self._sums = add(self._sums, sums)
             put({name: part.pop(name) for name in outputs}, rows, outputs)
             self._held.append((rows, part))
