@@ -83,7 +83,7 @@ class Bar(Sink):
         self._show(start.round, start.history[-1] if start.history else None)
 
     def round(self, end: RoundEnd) -> None:
-        """One step."""
+        """Move the progress bar by one round."""
         self._show(end.round, end.evaluation)
 
     def _show(self, round: int, evaluation: Evaluation | None) -> None:

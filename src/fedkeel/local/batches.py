@@ -89,7 +89,7 @@ class Batches:
 
     @property
     def classes(self) -> int:
-        """Of the data."""
+        """How many classes the data has."""
         return self._data.classes
 
     def __iter__(self) -> Iterator[Batch]:

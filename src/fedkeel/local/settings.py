@@ -72,6 +72,6 @@ class ExecutorSettings(Section):
 
     @property
     def label(self) -> str:
-        """In words."""
+        """The settings in words."""
         stack = f" in stacks of {self.stack}" if self.stack else ""
         return f"{self.kind}{stack}{', channels last' if self.channels_last else ''}"

@@ -165,7 +165,6 @@ class AggregatedRates(Control, EpochRecorder):
         return super().end(job, w, oracle) if self.survey is None else ({}, job.kept)
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
-        """The same."""
         return super().sends(layout, received) if self.survey is None else {}
 
 

@@ -163,7 +163,6 @@ class SurveyGradient(ClientRule):
         return job.carry, job.kept
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
-        """The same."""
         return {name: Sends(1) for name in ("q", "h", *(["smoothness"] if "move" in received else []))}
 
 

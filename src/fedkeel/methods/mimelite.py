@@ -42,7 +42,7 @@ class FrozenMomentum(ClientRule):
         return {"gradient": oracle.full_grad(job.start)}, job.kept
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
-        """A vector."""
+        """A vector of the model's size."""
         return {"gradient": Sends(layout.size)}
 
 

@@ -40,7 +40,7 @@ class ControlledSGD(ClientRule):
         return {"c": new - job.kept["c"]}, {"c": new}
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
-        """A vector."""
+        """A vector of the model's size."""
         return {"c": Sends(layout.size)}
 
 

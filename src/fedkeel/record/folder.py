@@ -52,7 +52,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     @classmethod
     def create(cls, path: str | Path, subject: Subject) -> RunFolder:
-        """A new one."""
+        """Begin a new folder."""
         path = Path(path)
         check_free(path)
         try:
@@ -183,7 +183,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._write(SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the files."""
         for rows in self._rows.values():
             rows.close()
 
@@ -207,7 +207,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     @property
     def last(self) -> str:
-        """What is safe."""
+        """Which checkpoint is the last."""
         newest = self.checkpoints.newest
         return f"the last checkpoint is {newest}" if newest else "there is no checkpoint yet"
 

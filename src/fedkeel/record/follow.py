@@ -63,7 +63,7 @@ class _Follower:
         """What was wrong when we last looked."""
 
     def rows(self, timeout: float | None, poll_seconds: float) -> Iterator[Row]:
-        """All of them."""
+        """All rows, as they come."""
         end = inf if timeout is None else time.monotonic() + timeout
         while True:
             complete = (self._path / schema.SUMMARY).exists()  # before the rows: then none is still to come

@@ -46,7 +46,7 @@ class JobCosts:
 
     @property
     def job(self) -> NDArray[np.float64]:
-        """All of it."""
+        """Download, training and upload together."""
         return self.training + self.exchange
 
 

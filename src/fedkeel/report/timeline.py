@@ -55,7 +55,7 @@ class Timeline:
     refused: list[tuple[int, float]]
     """Likewise of arrivals that the gate or the server rule did not want."""
     mean_seconds: float
-    """Of a job."""
+    """Mean length of a job."""
     end: float
 
 

@@ -190,7 +190,7 @@ class Simulation(Stateful):
         return perf_counter() - self._started
 
     def standing(self) -> Standing:
-        """In numbers."""
+        """What the run has come to so far, in numbers."""
         model, ledger = self.core.model, self.core.ledger
         tensors = [model.state.w, model.buffers, *model.state.memory.values()]
         return Standing(
@@ -289,7 +289,7 @@ def new_drawing(experiment: Experiment, samples: NDArray[np.int64]) -> Drawing:
 
 
 def new_pace(experiment: Experiment) -> Pace:
-    """Of dispatches."""
+    """The pace that the experiment asks for, or that of its method."""
     wanted, schedule = experiment.participants, experiment.schedule
     match experiment.pace:
         case "barrier":

@@ -62,7 +62,7 @@ class Caller(Sink):
         self._function = function
 
     def round(self, end: RoundEnd) -> None:
-        """Call it."""
+        """Call the function."""
         self._function(end)
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ class Landed:
 
 
 class AtWork(Stateful):
-    """By client."""
+    """The jobs that are out, by client; a client has one at most."""
 
     saved = ("sent",)
 

@@ -16,6 +16,6 @@ class Stateful:
         return {name: getattr(self, name) for name in self.saved}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Be as that was."""
+        """Set these attributes to what a snapshot holds."""
         for name in self.saved:
             setattr(self, name, state[name])

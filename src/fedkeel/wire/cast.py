@@ -26,7 +26,7 @@ class Cast(Transform):
     """Whether a client adds what rounding took from its last update to the next one (error feedback)."""
 
     def initial(self, w: Tensor) -> Message:
-        """Nothing was lost yet."""
+        """Rounding has taken nothing yet."""
         return {"rest": torch.zeros_like(w)} if self.feedback else {}
 
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
@@ -49,5 +49,5 @@ class Cast(Transform):
         return mapped(upload, {"": like.update.dtype, **{name: each.dtype for name, each in like.messages.items()}})
 
     def nbytes(self, numbers: int, before: int) -> int:
-        """Two each."""
+        """Two bytes for each number."""
         return 2 * numbers

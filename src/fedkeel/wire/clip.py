@@ -20,7 +20,7 @@ class Clip(Transform):
     norm: Annotated[float, Field(gt=0, le=1e38)]
 
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
-        """Of each client alone."""
+        """Scale each client's update by itself."""
         norms = torch.linalg.vector_norm(upload.update.double(), dim=-1, keepdim=True)
         factor = (self.norm / norms.clamp(min=self.norm)).to(upload.update.dtype)
         return Upload(upload.update * factor, upload.messages), {}

@@ -84,7 +84,7 @@ class Desk(Stateful):
         return {**super().snapshot(), "results": results}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Be as that was."""
+        """Set what a snapshot holds."""
         super().restore(state)
         self._results = {job: (Trained(columns), 0) for job, columns in state["results"].items()}
 

@@ -33,7 +33,7 @@ class Flight:
     fails: float
     """When the device is lost if the job is not over by then."""
     why: str
-    """Of that."""
+    """Why it would be lost."""
     upload_bytes: int
     fault: str = ""
     """What goes wrong on purpose (`FaultSettings`)."""
