@@ -24,19 +24,28 @@ from fedkeel import (
 )
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
+from fedkeel.methods.registry import find
 from fedkeel.params import FlatModel
 from fedkeel.wire.cast import Cast
 from fedkeel.wire.clip import Clip
 from fedkeel.wire.orders import Order
+from fedkeel.wire.sizes import Sizes
 from fedkeel.wire.transform import Chain, Upload
 from tests.helpers import federation
 from tests.helpers.federation import EPOCHS, EXECUTORS, LR, SIZES, Vector
+
+
+def through(chain: Chain, update: torch.Tensor, messages: Message, kept: Message) -> tuple[Upload, Message]:
+    """Encoded and decoded again, and what is kept."""
+    sent, after = chain.encode(Upload(update, messages), kept, KEYS)
+    return chain.decode(sent, update.dtype), after
 
 
 def KEYS(number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:  # noqa: N802, ARG001
     return np.zeros(2, dtype=np.uint64)
 
 
+LOCAL = LocalSettings(epochs=1, batch_size=4, lr=LR)
 D = federation.FEATURES * federation.CLASSES
 CAST = {"kind": "cast", "dtype": "float16"}
 CLIP = {"kind": "clip", "norm": 0.05}
@@ -135,7 +144,7 @@ def test_clients_without_weights_have_nothing_to_clip() -> None:
 
 def test_a_stack_is_clipped_client_by_client() -> None:
     update = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
-    read, kept = Chain([Clip(norm=1)]).through(Upload(update, {"m": 10 * update}), {}, KEYS)
+    read, kept = through(Chain([Clip(norm=1)]), update, {"m": 10 * update}, {})
     np.testing.assert_allclose(read.update, [[0.6, 0.8], [0.3, 0.4]])
     assert torch.equal(read.messages["m"], 10 * update)
     assert kept == {}
@@ -147,19 +156,22 @@ def test_error_feedback_loses_nothing_in_the_long_run() -> None:
     kept, total = {name: t.expand(2, -1) for name, t in chain.initial(torch.zeros(1, dtype=torch.float64)).items()}, 0.0
     update = torch.full((2, 1), 1 + 2**-14, dtype=torch.float64)
     for _ in range(64):
-        read, kept = chain.through(Upload(update, {}), kept, KEYS)
+        read, kept = through(chain, update, {}, kept)
         total += float(read.update[0])
     assert total == pytest.approx(64 * (1 + 2**-14), abs=2**-10)
-    plain, _ = Chain([Cast()]).through(Upload(update, {}), {}, KEYS)
+    plain, _ = through(Chain([Cast()]), update, {}, {})
     assert float(plain.update[0]) == 1.0
 
 
-def test_messages_come_back_in_their_own_type() -> None:
-    message = torch.tensor([[1.0001], [2.0]], dtype=torch.float32)
-    read, _ = Chain([Cast(dtype="bfloat16")]).through(
-        Upload(torch.ones(2, 3, dtype=torch.float64), {"m": message}), {}, KEYS
-    )
-    assert (read.update.dtype, read.messages["m"].dtype) == (torch.float64, torch.float32)
+@pytest.mark.parametrize("feedback", [False, True])
+def test_messages_travel_in_two_bytes_and_come_back_in_the_weights_type(feedback: bool) -> None:
+    chain = Chain([Cast(dtype="bfloat16", feedback=feedback)])
+    message, update = torch.tensor([[1.0001], [2.0]]), torch.ones(2, 3)
+    kept = {name: tensor.expand(2, -1) for name, tensor in chain.initial(update[0]).items()}
+    sent, _ = chain.encode(Upload(update, {"m": message, "flat": message[:, 0]}), kept, KEYS)
+    assert {each.dtype for each in (sent.update, *sent.messages.values())} == {torch.bfloat16}
+    read = chain.decode(sent, torch.float32)
+    assert {each.dtype for each in (read.update, *read.messages.values())} == {torch.float32}
     assert read.messages["m"].tolist() == [[1.0], [2.0]]
 
 
@@ -188,9 +200,44 @@ def test_what_a_client_keeps_of_its_own_stays_as_it_was_trained(executor: str) -
         torch.testing.assert_close(own["w"], kept[1][client]["w"], rtol=0, atol=1e-12)
 
 
-def test_a_bound_of_the_gate_and_clipping_to_it_go_together() -> None:
+class Personal(ClientRule):
+    """Sends half of the weights; keeps the others, and sends their norm."""
+
+    uploads = "body"
+
+    def end(self, job: Job, w: torch.Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        own = w[:, 3:]
+        return {"norm": own.norm(dim=-1)}, {"own": own}
+
+    def sends(self, layout: Layout, received: Message) -> dict[str, Sends]:
+        return {"norm": Sends(1)}
+
+
+@pytest.mark.parametrize("executor", ["serial", "stack 3", "processes, stack 2"])
+def test_weights_that_do_not_travel_stay_as_they_were_trained(executor: str) -> None:
+    """Also where a rule keeps a slice of them, and where the server's copy is put into the memory they were in."""
+    data, model = federation.data().to(torch.float64), FlatModel(federation.net(4).double())
+    rates = torch.full((1,), LR, dtype=torch.float64)
+    body, found = model.layout.mask("body"), []
+    for chain in (Chain(), Chain([Clip(norm=1e-6), Cast(feedback=True)])):
+        shop = Workshop(model.module, data, Personal(), LOCAL, 1, chain)
+        first = chain.initial(model.w[body])
+        orders = [Order(1, client, 1, 1, model.w, model.buffers, rates, {}, first) for client in range(federation.N)]
+        executing = shop.executor(ExecutorSettings(**EXECUTORS[executor]))
+        found.append([executing.train(orders) for _ in range(2)][1])  # the second time, memory is used again
+        executing.close()
+    plain, changed = found
+    torch.testing.assert_close(changed.kept["own"], plain.w[:, 3:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(changed.w[:, ~body], plain.w[:, ~body], rtol=0, atol=1e-12)
+    update = changed.w[:, body] - model.w[body]
+    assert 0 < float(update.norm(dim=-1).max()) < 1.1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_bound_of_the_gate_and_clipping_to_it_go_together(dtype: str) -> None:
     gate = {"max_norm": 0.05}
-    _, ends = federation.train("fedavg", "stack 3", wire=[CLIP, CAST], gate=gate)
+    cast = {"kind": "cast", "dtype": dtype, "feedback": True}
+    _, ends = federation.train("fedavg", "stack 3", wire=[CLIP, cast], gate=gate)
     assert all(not end.refused for end in ends)
     assert sum(len(end.arrivals) for end in ends) == 3 * federation.ROUNDS
 
@@ -206,24 +253,33 @@ class Counting(ClientRule):
     wide: bool = False
 
     def end(self, job: Job, w: torch.Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        return {"count": torch.full_like(job.samples, 80_001)}, {}
+        counts = torch.full_like(job.samples, 80_001)
+        return {"count": counts, "real": counts.to(w), "cast": counts.to(w)}, {}
 
     def sends(self, layout: Layout, received: Message) -> dict[str, Sends]:
-        return {"count": Sends(1) if self.wide else Sends(1, nbytes=8)}
+        count = Sends(1) if self.wide else Sends(1, nbytes=8)
+        return {"count": count, "real": Sends(1, exact=True), "cast": Sends(1)}
 
 
 def test_counts_are_not_cast_and_must_be_declared_as_such() -> None:
-    local = LocalSettings(epochs=1, batch_size=4, lr=LR)
     data, model = federation.data().to(torch.float64), FlatModel(federation.net().double())
     for wide in (False, True):
-        shop = Workshop(model.module, data, Counting(wide=wide), local, 1, Chain([Cast()]))
+        shop = Workshop(model.module, data, Counting(wide=wide), LOCAL, 1, Chain([Cast()]))
         executor = shop.executor(ExecutorSettings(kind="serial", stack=0, channels_last=False))
         order = Order(1, 1, 1, 1, model.w, model.buffers, torch.full((1,), LR, dtype=torch.float64), {}, {})
         if wide:
             with pytest.raises(FedkeelError, match=r"sends 'count'.*nbytes=8"):
                 executor.train([order])
         else:
-            assert executor.train([order]).messages["count"].tolist() == [[80_001]]
+            read = executor.train([order]).messages
+            assert {name: float(tensor) for name, tensor in read.items()} == {
+                "count": 80_001,
+                "real": 80_001,
+                "cast": float("inf"),
+            }
+            layout = model.layout
+            sizes = Sizes(shop.rule, find("fedavg").server(), layout, 8, Chain([Cast()]), lambda: np.zeros(1))
+            assert sizes.uploads(np.array([1]), {}).tolist() == [2 * layout.size + 8 + 8 + 2]
 
 
 def test_each_transform_has_random_streams_of_its_own() -> None:
@@ -235,5 +291,5 @@ def test_each_transform_has_random_streams_of_its_own() -> None:
             return super().encode(upload, kept, keys)
 
     chain = Chain([Noted(norm=1), Noted(norm=1)])
-    chain.through(Upload(torch.ones(2, 3), {}), {}, lambda number: streams.keys(7, "wire", number, np.arange(2)))
+    chain.encode(Upload(torch.ones(2, 3), {}), {}, lambda number: streams.keys(7, "wire", number, np.arange(2)))
     assert len({key for keys in seen for key in keys}) == 4

@@ -58,25 +58,22 @@ class Trainer:
         state = {name: tensor for name, tensor in job.kept.items() if name.startswith(STATE)}
         if state:
             job = replace(job, kept={name: tensor for name, tensor in job.kept.items() if name not in state})
+        wire = Chain() if orders[0].survey else self.wire
         devices = [start.device] if start.is_cuda else []
         with torch.random.fork_rng(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
-            outcome = train(job, rule, oracle, limit, out)
+            # The server reads other weights than were trained: only those are put into `out`.
+            outcome = train(job, rule, oracle, limit, None if wire else out)
         loss = torch.from_numpy(oracle.loss)
         sends = rule.sends(self.layout, orders[0].received)
         self._check(rule, outcome, sends)
         # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
         finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
-        if self.wire and not orders[0].survey:
-            # The server reads other weights: what a client keeps or sends of its own must not lie where they are put.
-            message, kept = (
-                {name: tensor.clone() if tensor.data_ptr() == w.data_ptr() else tensor for name, tensor in each.items()}
-                for each in (message, kept)
-            )
+        if wire:
             origin = stacked([order.start for order in orders], start.device)
             travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)
-            read = changed(self.wire, w, origin, travels, message, sends, state, self._keys(where[0], where[1]))
+            read = changed(wire, w, origin, travels, message, sends, state, self._keys(where[0], where[1]))
             w, message, kept = read.w, read.messages, {**kept, **read.kept}
         return {
             "w": w,
@@ -130,7 +127,8 @@ class Trainer:
             plain = width == outcome.w.element_size() and tensor.is_floating_point()
             right = Sends(numbers, None if plain or name in sums else width, summed=name in sums)
             declared = sends.get(name)
-            if declared is None or not (declared.recorded or declared.each_class or declared == right):
+            fits = declared is not None and replace(declared, exact=False) == right
+            if declared is None or not (declared.recorded or declared.each_class or fits):
                 raise FedkeelError(
                     f"{who}: it sends {name!r}, and its method `sends` declares {declared or 'nothing'} for it; "
                     f"accepted: {right}, so that the bytes of an upload are known beforehand"

@@ -22,13 +22,20 @@ class Sends:
 
     numbers: int
     nbytes: int | None = None
-    """Of each number, where it is a count or the like; else numbers are of the weights' type, and cast as they are."""
+    """Of each number, where it is a count or the like; else numbers are of the weights' type."""
     each_class: bool = False
     """Whether it is so much for each class that the client's labels hold."""
     summed: bool = False
     """Whether only the sum over clients is wanted (`Job.sums`)."""
     recorded: bool = False
     """Whether it is only written down with the arrival: it is not charged."""
+    exact: bool = False
+    """Whether it stays as it is on its way, such as a count in the weights' type."""
+
+    @property
+    def goes_through(self) -> bool:
+        """Whether the wire's transforms may change it."""
+        return self.nbytes is None and not (self.exact or self.summed or self.recorded)
 
 
 Weighting = Literal["samples", "uniform"]

@@ -275,7 +275,8 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
 def first_kept(experiment: Experiment, model: FlatModel) -> Message:
     """What every client keeps before its first job."""
     rule = experiment.algorithm.rules()[0]
-    return {**rule.initial(model.w.clone(), model.buffers), **Chain(experiment.wire).initial(model.w)}
+    travels = model.w[model.layout.mask(rule.uploads).to(model.w.device)]
+    return {**rule.initial(model.w.clone(), model.buffers), **Chain(experiment.wire).initial(travels)}
 
 
 def new_drawing(experiment: Experiment, samples: NDArray[np.int64]) -> Drawing:

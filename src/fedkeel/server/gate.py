@@ -79,7 +79,7 @@ class Gate(Stateful):
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered or self._altered else [])]
         for each in sent:
             if each.is_floating_point() and each.numel() and not isfinite(each.sum()):  # it is only if all of it is
-                for row in torch.nonzero(~each.flatten(1).isfinite().all(1))[:, 0].tolist():
+                for row in torch.nonzero(~each.reshape(count, -1).isfinite().all(1))[:, 0].tolist():
                     refusals[row] = refusals[row] or Refusal("not finite", "it holds numbers that are infinite or none")
         self._bound(orders, trained, refusals)
         return refusals
@@ -93,7 +93,7 @@ class Gate(Stateful):
         lowest, highest = self._settings.min_norm, self._settings.max_norm
         if lowest is None and highest is None:
             return
-        slack = 1e-3 if self._altered else 0.0  # where updates are clipped on their way, they are rounded behind that
+        slack = 2.0**-7 if self._altered else 0.0  # updates that were clipped may be rounded after that, to eight bits
         for row, order in enumerate(orders):
             norm = float(self.norm(trained.w[row] - order.start))
             if refusals[row] is None and highest is not None and norm > highest * (1 + slack):

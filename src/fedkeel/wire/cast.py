@@ -31,22 +31,18 @@ class Cast(Transform):
 
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
         """The residual is what the server will not read; an upload that it refuses leaves none."""
-        whole = upload
-        if self.feedback and upload.update.numel():
-            whole = Upload(upload.update + kept["rest"], upload.messages)
-        sent = mapped(whole, getattr(torch, self.dtype))
         if not self.feedback:
-            return sent, {}
-        if not upload.update.numel():
-            return sent, kept
+            return mapped(upload, getattr(torch, self.dtype)), {}
+        whole = Upload(upload.update + kept["rest"], upload.messages)
+        sent = mapped(whole, getattr(torch, self.dtype))
         rest = whole.update - sent.update.to(whole.update.dtype)
-        read = [rest, *(tensor.flatten(1) for tensor in sent.messages.values())]
+        read = [rest, *(tensor.reshape(len(tensor), -1) for tensor in sent.messages.values())]
         finite = torch.stack([each.isfinite().all(-1) for each in read]).all(0)[:, None]
         return sent, {"rest": torch.where(finite, rest, torch.zeros_like(rest))}
 
-    def decode(self, upload: Upload, like: Upload) -> Upload:
+    def decode(self, upload: Upload, dtype: torch.dtype) -> Upload:
         """Back in the weights' type."""
-        return mapped(upload, {"": like.update.dtype, **{name: each.dtype for name, each in like.messages.items()}})
+        return mapped(upload, dtype)
 
     def nbytes(self, numbers: int, before: int) -> int:
         """Two bytes for each number."""

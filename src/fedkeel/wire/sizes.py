@@ -55,8 +55,8 @@ class Sizes:
         """What goes up beside the weights; sums and counts are not changed on their way."""
         total = np.zeros(len(clients), dtype=np.int64)
         for each in sends.values():
-            fixed = each.numbers * (each.nbytes or self._itemsize)
-            nbytes = fixed if each.summed or each.nbytes else wire.nbytes(each.numbers, self._itemsize)
+            sent = wire if each.goes_through else Chain()
+            nbytes = sent.nbytes(each.numbers, each.nbytes or self._itemsize)
             total += 0 if each.recorded else nbytes * (self._held[clients] if each.each_class else 1)
         return total
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ class Upload:
     """What k clients send, where transforms may change it; sums, counts and batch-norm statistics go beside it."""
 
     update: Tensor
-    """[k, D], new minus old weights; [k, 0] where clients send no weights."""
+    """[k, d], new minus old weights, of those that travel."""
     messages: Message
     """[k, ...], those in the weights' type."""
 
@@ -35,15 +35,15 @@ class Transform(Section):
     kind: str
 
     def initial(self, w: Tensor) -> Message:
-        """What a client keeps for it before its first job, given the first global model [D]."""
+        """What a client keeps for it before its first job, given the first global model [d], where it travels."""
         return {}
 
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
         """(What goes on, what each client keeps); `keys` [k] name a random stream of each client's own (`streams`)."""
         raise NotImplementedError
 
-    def decode(self, upload: Upload, like: Upload) -> Upload:
-        """As the server reads it; `like` has the types that it had before `encode`."""
+    def decode(self, upload: Upload, dtype: torch.dtype) -> Upload:
+        """As the server reads it, whose weights are of that type."""
         return upload
 
     def nbytes(self, numbers: int, before: int) -> int:
@@ -72,19 +72,21 @@ class Chain:
         first = enumerate(transform.initial(w) for transform in self.transforms)
         return {f"{STATE}{number}/{name}": tensor for number, kept in first for name, tensor in kept.items()}
 
-    def through(self, upload: Upload, kept: Message, keys: Keys) -> tuple[Upload, dict[str, Tensor]]:
-        """(What the server reads of an upload that was encoded and decoded again, what clients keep for that)."""
-        before: list[Upload] = []
+    def encode(self, upload: Upload, kept: Message, keys: Keys) -> tuple[Upload, dict[str, Tensor]]:
+        """(What travels, what clients keep for that)."""
         after: dict[str, Tensor] = {}
         for number, transform in enumerate(self.transforms):
-            before.append(upload)
             own = f"{STATE}{number}/"
             mine = {name.removeprefix(own): tensor for name, tensor in kept.items() if name.startswith(own)}
             upload, keeps = transform.encode(upload, mine, keys(number))
             after |= {own + name: tensor for name, tensor in keeps.items()}
-        for transform, like in zip(reversed(self.transforms), reversed(before), strict=True):
-            upload = transform.decode(upload, like)
         return upload, after
+
+    def decode(self, upload: Upload, dtype: torch.dtype) -> Upload:
+        """As the server reads it, whose weights are of that type."""
+        for transform in reversed(self.transforms):
+            upload = transform.decode(upload, dtype)
+        return upload
 
 
 @dataclass(frozen=True)
@@ -108,25 +110,18 @@ def changed(
 ) -> Read:
     """Weights [k, D] and messages, encoded and decoded again.
 
-    Clients started from `start` [k, D] and send the weights that `travels` [D] names, or all. Of the messages, those go
-    through that are in the weights' type.
+    Clients started from `start` [k, D] and send the weights that `travels` [D] names, or all; the others stay as they
+    were trained.
     """
-    wide = {
-        name: tensor for name, tensor in messages.items() if not sends[name].recorded and sends[name].nbytes is None
-    }
-    if travels is not None and not travels.any():
-        read, after = chain.through(Upload(w.new_empty(len(w), 0), wide), kept, keys)
-        return Read(w, {**messages, **read.messages}, after)
-    update = w - start if travels is None else (w - start) * travels
-    read, after = chain.through(Upload(update, wide), kept, keys)
-    return Read(start + read.update, {**messages, **read.messages}, after)
+    wide = {name: tensor for name, tensor in messages.items() if sends[name].goes_through}
+    update = w - start if travels is None else (w - start)[:, travels]
+    sent, after = chain.encode(Upload(update, wide), kept, keys)
+    read = chain.decode(sent, w.dtype)
+    moved = (start if travels is None else start[:, travels]) + read.update
+    arrived = moved if travels is None else w.masked_scatter(travels, moved)
+    return Read(arrived, {**messages, **read.messages}, after)
 
 
-def mapped(upload: Upload, change: Mapping[str, torch.dtype] | torch.dtype) -> Upload:
-    """Every tensor in another type: one for all, or one for each message; the update's is that of ''."""
-
-    def to(name: str, tensor: Tensor) -> Tensor:
-        return tensor.to(change if isinstance(change, torch.dtype) else change[name])
-
-    messages = {name: to(name, tensor) for name, tensor in upload.messages.items()}
-    return replace(upload, update=to("", upload.update), messages=messages)
+def mapped(upload: Upload, dtype: torch.dtype) -> Upload:
+    """Every tensor in another type."""
+    return Upload(upload.update.to(dtype), {name: each.to(dtype) for name, each in upload.messages.items()})
