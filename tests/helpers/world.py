@@ -58,13 +58,13 @@ class TestWorld:
         return self.tell(ev.Wake(self.time))
 
     def lost(self, client: int, why: str) -> ev.Lost:
-        return ev.Lost(self.time, client, why, Trip(0.0, 0.0, self.time, self.time))
+        return ev.Lost(self.time, client, self.orders[client].job, why, Trip(0.0, 0.0, self.time, self.time))
 
-    def upload(self, client: int, content: Trained | None = None) -> list[ev.Command]:
+    def upload(self, client: int, content: Trained | None = None, trip: Trip | None = None) -> list[ev.Command]:
         order = self.orders[client]
         if content is None and not self.collects:
             content = trained(order)
-        trip = Trip(0.0, 0.0, self.time, self.time)
+        trip = trip or Trip(0.0, 0.0, self.time, self.time)
         return self.tell(ev.Arrived(self.time, client, order.job, order.version, 8, order, trip, content))
 
     def again(self, client: int, job: int, version: int) -> list[ev.Command]:

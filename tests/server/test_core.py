@@ -183,15 +183,21 @@ def test_a_survey_comes_before_the_jobs() -> None:
 def test_who_asks_gets_the_newest_model_if_it_is_newer() -> None:
     world = TestWorld(server("fedasmu", schedule={"busy_share": 1.0}))
     world.wake()
-    assert world.tell(ev.Asked(1.0, 2)) == [ev.Answer(2)]
+    assert world.tell(ev.Asked(1.0, 2, world.orders[2].job)) == [ev.Answer(2)]
     before = world.core.ledger.bytes_down
     world.upload(0)
-    (answer,) = world.tell(ev.Asked(2.0, 1))
+    (answer,) = world.tell(ev.Asked(2.0, 1, world.orders[1].job))
     assert isinstance(answer, ev.Answer)
     assert answer.fresh is not None
     assert answer.fresh.version == 1
     assert answer.fresh.w is world.core.model.state.w
     assert world.core.ledger.bytes_down == before + answer.nbytes == before + 48
+    # It comes back with what it has merged.
+    world.orders[1] = replace(world.orders[1], fresh=answer.fresh, slot=2)
+    world.upload(1, trip=Trip(0.0, 0.0, 4.0, 4.0, asked=2.0, merged=2.5))
+    row = world.core.log.told[1]
+    assert (row.client, row.slot, row.fresh_version, row.asked, row.merged) == (1, 2, 1, 2.0, 2.5)
+    assert (row.start_version, row.staleness, row.bytes_down) == (0, 1, 48 + 48)
 
 
 def test_the_stalest_are_interrupted() -> None:
@@ -202,6 +208,12 @@ def test_the_stalest_are_interrupted() -> None:
     said = world.upload(1)
     assert ev.Interrupt([2, 3]) in said
     assert kinds(said).index("Interrupt") < kinds(said).index("WakeMe")
+    # It sends what it has after one of its epochs.
+    world.orders[2] = replace(world.orders[2], epochs=1, lr=world.orders[2].lr[:1])
+    world.upload(2)
+    row = world.core.log.told[2]
+    assert (row.client, row.epochs, row.steps, len(row.learning_rates)) == (2, 1, 1, 1)
+    assert world.core.ledger.samples == 3 * SIZES[0] + 3 * SIZES[1] + SIZES[2]
 
 
 def test_duplicates_old_jobs_and_the_future_are_refused() -> None:
@@ -216,14 +228,58 @@ def test_duplicates_old_jobs_and_the_future_are_refused() -> None:
     world.upload(1)
     assert world.again(2, first[2].job, 0) == []  # its next job is expected
     assert world.again(3, world.orders[3].job, 99) == []
-    for client in (0, 2, 3):
+    assert world.again(3, world.orders[3].job, 0) == []  # it was sent the model of version 1
+    world.tell(world.lost(3, "crashed"))
+    assert world.again(3, world.orders[3].job, 1) == []
+    for client in (0, 2):
         said = world.upload(client)
     over = [each for each in world.said if isinstance(each, ev.RoundOver)]
     assert said[-1] is over[-1]
     reasons = [[row.reason for row in each.refused] for each in over]
-    assert reasons == [["duplicate"], ["duplicate", "from the future"]]
-    assert world.core.ledger.turned_away == {"duplicate": 2, "from the future": 1}
-    assert [len(each.arrivals) for each in over] == [CLIENTS, CLIENTS]
+    assert reasons == [["duplicate"], ["duplicate", "from the future", "wrong version", "old job"]]
+    assert world.core.ledger.turned_away == {"duplicate": 2, "from the future": 1, "wrong version": 1, "old job": 1}
+    assert [len(each.arrivals) for each in over] == [CLIENTS, CLIENTS - 1]
+
+
+@COLLECTS
+def test_what_comes_too_late_changes_nothing(collects: bool) -> None:
+    """Messages of real machines cross each other."""
+    world = TestWorld(server("fedasync", rounds=1, schedule={"busy_share": 1.0}), collects)
+    world.wake()
+    first = dict(world.orders)
+    world.tell(world.lost(0, "crashed"))
+    assert world.tell(world.lost(0, "crashed")) == []
+    assert world.tell(ev.Asked(1.0, 0, first[0].job)) == [ev.Answer(0)]
+    assert world.upload(0) == []  # with its order, after it was given up
+    world.wake()  # everybody who is not at work
+    assert world.orders[0].job > first[0].job
+    assert world.tell(ev.Lost(1.0, 0, first[0].job, "late news", Trip(0.0, 0.0, 1.0, 1.0))) == []
+    assert 0 in world.core.at_work.sent
+    assert world.core.ledger.lost == 1
+    assert world.core.ledger.turned_away == {"old job": 1}
+    for client in (0, 1, 2, 3):
+        world.upload(client)
+    assert world.core.over
+    assert world.wake() == []
+    assert world.again(0, first[0].job, 0) == []
+
+
+def test_a_wake_in_the_middle_of_a_round_dispatches_nobody() -> None:
+    world = TestWorld(server("fedavg"))
+    world.wake()
+    world.upload(1)
+    assert world.wake() == []
+    assert len(world.core.at_work) == 3
+
+
+def test_an_upload_that_names_its_job_alone_is_taken_as_it_was_sent() -> None:
+    world = TestWorld(server("fedasync", schedule={"busy_share": 1.0}), collects=False)
+    world.wake()
+    order = world.orders[2]
+    trip = Trip(0.0, 0.0, 1.0, 1.0)
+    world.tell(ev.Arrived(1.0, 2, order.job, order.version, 8, None, trip, trained(order)))
+    assert world.core.model.version == 1
+    assert world.core.ledger.bytes_up == 8  # as it came
 
 
 @COLLECTS

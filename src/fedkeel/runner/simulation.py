@@ -252,7 +252,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     """The server as the experiment has it, before the first round."""
     local, rules, samples, wire = experiment.local, experiment.algorithm.rules(), data.sizes, Chain(experiment.wire)
     client_rule, rule = rules
-    plans = JobSettings(
+    settings = JobSettings(
         epochs=local.epochs,
         lr=local.lr,
         lr_decay=local.lr_decay,
@@ -262,7 +262,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
         keep_models=experiment.evaluate_local,
     )
     return Core(
-        plans,
+        settings,
         new_pace(experiment),
         GlobalModel(rules, model, samples, local.epochs, local.momentum),
         Gate(experiment.gate, model.layout, client_rule.uploads, len(samples), altered=bool(wire)),

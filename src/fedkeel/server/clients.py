@@ -20,13 +20,12 @@ class Sent:
     """How often the client was drawn, where that may be more than once."""
     bytes_down: int
     bytes_up: int
-    """In surveys before it, and of an upload that was lost."""
-    upload_bytes: int
+    """Beside the upload that is taken in: answers to surveys, and an upload that was lost."""
 
 
 @dataclass(slots=True, eq=False)
 class Landed:
-    """A job whose upload is here and is what it should be, as far as shows from outside."""
+    """A job whose upload has arrived, and whose claims the gate has accepted."""
 
     event: Arrived
     sent: Sent
@@ -59,13 +58,21 @@ class AtWork(Stateful):
             self.versions[client] = version
             self.held[version] = self.held.get(version, 0) + 1
 
-    def end(self, client: int) -> Sent:
-        """The client's job is over."""
-        version = self.versions.pop(client)
-        self.held[version] -= 1
-        if not self.held[version]:
-            del self.held[version]
-        return self.sent.pop(client)
+    def find(self, client: int, job: int) -> Sent | None:
+        """The client's job, if it is the one of that number."""
+        sent = self.sent.get(client)
+        return sent if sent is not None and sent.order.job == job else None
+
+    def end(self, client: int, job: int) -> Sent | None:
+        """The client's job is over, if it is the one of that number."""
+        sent = self.find(client, job)
+        if sent is not None:
+            version = self.versions.pop(client)
+            self.held[version] -= 1
+            if not self.held[version]:
+                del self.held[version]
+            del self.sent[client]
+        return sent
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""

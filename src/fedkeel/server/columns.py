@@ -36,7 +36,7 @@ def arrivals(
         learning_rates=readable(upload.lr, epochs),
         weight=[*weights],
         train_loss=upload.loss.tolist(),
-        bytes_up=[each.sent.upload_bytes + each.sent.bytes_up for each in landed],
+        bytes_up=[each.event.nbytes + each.sent.bytes_up for each in landed],
         bytes_down=[each.sent.bytes_down for each in landed],
         dispatched=[trip.dispatched for trip in trips],
         began=[trip.began for trip in trips],

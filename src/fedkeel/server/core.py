@@ -36,7 +36,7 @@ class Core(Stateful):
 
     def __init__(
         self,
-        plans: JobSettings,
+        settings: JobSettings,
         pace: Pace,
         model: GlobalModel,
         gate: Gate,
@@ -45,16 +45,16 @@ class Core(Stateful):
         draw: Drawing,
     ) -> None:
         """`samples` [N] are all clients'."""
-        self._plans, self.pace, self.model, self.gate, self._sizes = plans, pace, model, gate, sizes
+        self._settings, self.pace, self.model, self.gate, self._sizes = settings, pace, model, gate, sizes
         self._samples = samples
-        self.waves = Waves(plans, pace.wanted, model, sizes, samples, draw)
+        self.waves = Waves(settings, pace.wanted, model, sizes, samples, draw)
         self.ledger = Ledger()
         self.log = Log()
         self.at_work = AtWork()
         self.round = 1
         """The one that is going on."""
         self.over = False
-        """Whether there is none after the last one that was told."""
+        """Whether the run is over: what happens after that changes nothing."""
         self._in_vain = 0
         self._tested = False
         """Whether the model as it is after the last round was tested."""
@@ -79,6 +79,8 @@ class Core(Stateful):
         waits = ev.Delivered if self._taking else ev.Answered if self.waves.asked is not None else None
         if waits is not None and not isinstance(event, waits):
             raise FedkeelError(f"the world tells {type(event).__name__} before it has answered with {waits.__name__}")
+        if self.over:
+            return []
         self._now = event.time
         return self._handlers[type(event)](event)
 
@@ -91,9 +93,12 @@ class Core(Stateful):
 
     def _wake(self, event: ev.Wake) -> list[ev.Command]:
         """Draw clients and prepare their jobs."""
-        due = self.pace.due(len(self.at_work))
+        due, free = self.pace.due(len(self.at_work)), event.free
         if due:
-            clients, draws = self.waves.draw(due, event.free)
+            if free is None and self.at_work:
+                free = np.ones(len(self._samples), dtype=np.bool_)
+                free[[*self.at_work.sent]] = False
+            clients, draws = self.waves.draw(due, free)
             if len(clients):
                 return self._dispatch(self.waves.begin(clients, draws, due, self.round, self.ledger.updates))
             if not self.at_work:
@@ -104,20 +109,20 @@ class Core(Stateful):
         """Ask clients first, or send them their jobs."""
         if isinstance(step, ev.Survey):
             return [step]
-        orders, down, up = step.orders, step.down, step.uploads
+        orders, down = step.orders, step.down
         draws = [None] * len(orders) if step.draws is None else step.draws.tolist()
         self.ledger.bytes_down += int(down.sum())
         self.ledger.bytes_up += int(step.up.sum())
-        self.at_work.begin(map(Sent, orders, draws, down.tolist(), step.up.tolist(), up.tolist()))
+        self.at_work.begin(map(Sent, orders, draws, down.tolist(), step.up.tolist()))
         after = self.pace.after_dispatch(len(orders), step.due, len(self.at_work))
-        return [ev.Send(orders, down, up, self._plans.within), *after]
+        return [ev.Send(orders, down, step.uploads, self._settings.within), *after]
 
     # What clients ask for and send.
 
     def _ask(self, event: ev.Asked) -> list[ev.Command]:
         """The newest model, if it is newer than what the client has."""
-        sent, model = self.at_work.sent[event.client], self.model
-        if model.version <= sent.order.version:
+        sent, model = self.at_work.find(event.client, event.job), self.model
+        if sent is None or model.version <= sent.order.version:
             return [ev.Answer(event.client)]
         sent.bytes_down += self._sizes.down
         self.ledger.bytes_down += self._sizes.down
@@ -125,18 +130,19 @@ class Core(Stateful):
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
-        sent = None if event.order is None else self.at_work.end(event.client)
-        expected = self.at_work.sent.get(event.client) if sent is None else sent
-        waits = None if expected is None else expected.order.job
-        refusal = self.gate.claim(event.client, event.job, event.version, waits, self.model.version)
-        if refusal is None and event.order is not None and event.upload is not None:
-            refusal = self.gate.judge([event.order], event.upload, altered=True)[0]
+        out = self.at_work.sent.get(event.client)
+        expected = (None, None) if out is None else (out.order.job, out.order.version)
+        refusal = self.gate.claim(event.client, event.job, event.version, expected[0], self.model.version, expected[1])
+        order = event.order if out is None or refusal else event.order or out.order
+        sent = None if order is None else self.at_work.end(event.client, order.job)
+        if refusal is None and order is not None and event.upload is not None:
+            refusal = self.gate.judge([order], event.upload, altered=True)[0]
         if refusal is not None:
             return self._refuse(event, sent, refusal)
         assert sent is not None
-        assert event.order is not None
+        assert order is not None
         assert event.trip is not None
-        landed = Landed(event, sent, event.order, event.trip)
+        landed = Landed(event, sent, order, event.trip)
         if self.pace.at_once:
             return self._collect([landed])
         self._arrived.append(landed)
@@ -154,7 +160,9 @@ class Core(Stateful):
         self.log.refuse(event, refusal, sent, self._now)
 
     def _lose(self, event: ev.Lost) -> list[ev.Command]:
-        sent = self.at_work.end(event.client)
+        sent = self.at_work.end(event.client, event.job)
+        if sent is None:  # it was over before
+            return []
         self.ledger.bytes_up += event.nbytes
         self.ledger.samples += event.work
         self.ledger.lost += 1
@@ -252,12 +260,12 @@ class Core(Stateful):
         self._keep(upload)
 
     def _count(self, landed: Sequence[Landed]) -> None:
-        self.ledger.bytes_up += sum(each.sent.upload_bytes for each in landed)
+        self.ledger.bytes_up += sum(each.event.nbytes for each in landed)
         self.ledger.updates += len(landed)
         self.ledger.samples += sum(self._work(each.order) for each in landed)
 
     def _keep(self, upload: Trained) -> None:
-        if self._plans.keep_models:
+        if self._settings.keep_models:
             self.log.models += zip(upload.w, upload.buffers, strict=True)
 
     def _work(self, order: Order) -> int:
@@ -268,13 +276,15 @@ class Core(Stateful):
 
     def _end_round(self, final: bool = False) -> list[ev.Command]:
         """What a round came to; `final` where time is up in the middle of it."""
-        plans, log = self._plans, self.log
-        last = final or self.round >= plans.rounds
+        settings, log = self._settings, self.log
+        last = final or self.round >= settings.rounds
         if last and not final:
             self.model.close()
-        self._tested = last or self.round % plans.evaluate_every == 0
+        self._tested = last or self.round % settings.evaluate_every == 0
         if not self.model.finite:
-            raise divergence(self.round, "the global model holds numbers that are infinite or none", log.told, plans.lr)
+            raise divergence(
+                self.round, "the global model holds numbers that are infinite or none", log.told, settings.lr
+            )
         report = {name: tensor.tolist() for name, tensor in self.model.rule.report(self.model.state).items()}
         over = log.end_round(self.round, self._now, report, self._tested)
         if self._arrived:
@@ -282,7 +292,7 @@ class Core(Stateful):
         elif not final and self.pace.in_rounds:
             self._waited_in_vain(STARVED)
         self._arrived, self._cancelled = [], False
-        self.over = self.over or self.round >= plans.rounds
+        self.over = self.over or self.round >= settings.rounds
         self.round += 1
         wake = [ev.WakeMe(ev.When.NOW)] if self.pace.in_rounds and not self.over else []
         return [*wake, over]

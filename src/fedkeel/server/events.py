@@ -1,8 +1,8 @@
 """What a world tells the server (events), and what the server asks of it (commands).
 
-A world carries commands out and yields events: the simulated one, real machines, or thirty lines in a test. Every event
-has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`, `Cancel` and
-`Collect` before it tells of anything else.
+A world carries commands out and yields events: the simulated one, real machines, or a few dozen lines in a test. Every
+event has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`, `Cancel` and
+`Collect` before it tells of anything else. What it tells of a job that is over, or of a run that is, changes nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Wake:
 
     time: float
     free: NDArray[np.bool_] | None = None
-    """[N], whom a job can be given now; None: everybody."""
+    """[N], whom a job can be given now; None: everybody who is not at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Asked:
 
     time: float
     client: int
+    job: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +86,12 @@ class Arrived:
     """Of the model that it claims to have started from."""
     nbytes: int
     order: Order | None
-    """The client's job that is over with it, as it was done; nothing for an upload that nobody waits for."""
+    """The client's job that is over with it, as it was done; None: the job that it claims, as it was sent."""
     trip: Trip | None = None
+    """Of that job; only an upload that nobody waits for has none."""
     upload: Trained | None = None
-    """What is in it, where it is here already (m = 1), as that of all others is; else the server collects it when it
-    needs it."""
+    """The content (m = 1), if it came with the header; else the server collects it when it needs it. Either all uploads
+    of a run come with their content, or none does."""
     work: int = 0
     """Samples times epochs of training behind an upload that nobody waits for."""
 
@@ -109,6 +111,7 @@ class Lost:
 
     time: float
     client: int
+    job: int
     why: str
     trip: Trip
     nbytes: int = 0
@@ -140,11 +143,14 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WakeMe:
-    """Let there be a dispatch: then, or at the next tick from then on."""
+    """Ask for a dispatch (`Wake`).
+
+    Without a tick: at that moment. With one: at the first multiple of `tick` seconds from now that is not before that
+    moment, and never now.
+    """
 
     when: When
     tick: float = 0.0
-    """Seconds between moments that count, from now on; 0: every moment does."""
 
 
 @dataclass(frozen=True, slots=True)

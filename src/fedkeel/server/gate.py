@@ -45,14 +45,18 @@ class Gate(Stateful):
         """The largest norm of an update, if that is bounded."""
         return self._settings.max_norm
 
-    def claim(self, client: int, job: int, version: int, expected: int | None, newest: int) -> Refusal | None:
+    def claim(
+        self, client: int, job: int, version: int, expected: int | None, newest: int, sent: int | None = None
+    ) -> Refusal | None:
         """Whether an upload is what the server waits for.
 
         It claims to be `client`'s job of that number, begun with that version of the model; the server waits for the
-        job `expected`, and its own model has the version `newest`.
+        job `expected`, which it `sent` with a version, and its own model has the version `newest`.
         """
         if version > newest:
             return Refusal("from the future", f"it claims version {version}, the newest is {newest}")
+        if job == expected and version != (version if sent is None else sent):
+            return Refusal("wrong version", f"it claims version {version}, the job was sent with {sent}")
         if job == expected:
             self._come[client] = job
             return None

@@ -65,14 +65,14 @@ class Waves(Stateful):
 
     def __init__(
         self,
-        plans: JobSettings,
+        settings: JobSettings,
         wanted: int,
         model: GlobalModel,
         sizes: Sizes,
         samples: NDArray[np.int64],
         draw: Drawing,
     ) -> None:
-        self._settings, self._wanted, self._model, self._sizes = plans, wanted, model, sizes
+        self._settings, self._wanted, self._model, self._sizes = settings, wanted, model, sizes
         self._samples, self._draw = samples, draw
         self.number = 0
         """Dispatches so far."""
@@ -90,9 +90,9 @@ class Waves(Stateful):
         self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, due: int, round: int, updates: int
     ) -> Survey | Wave:
         """Their jobs, or what they are asked first; so many updates were received before."""
-        asked, model = self._settings, self._model
-        progress = Progress(model.version, updates, asked.rounds * self._wanted, self._wanted)
-        epochs, rate = model.rule.work(asked.epochs, asked.lr * asked.lr_decay ** (round - 1), progress)
+        settings, model = self._settings, self._model
+        progress = Progress(model.version, updates, settings.rounds * self._wanted, self._wanted)
+        epochs, rate = model.rule.work(settings.epochs, settings.lr * settings.lr_decay ** (round - 1), progress)
         w = model.state.w
         lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
         counted = None if draws is None else torch.from_numpy(draws).to(w.device)

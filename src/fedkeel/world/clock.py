@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fedkeel.errors import FedkeelError
 
 E = TypeVar("E")
-
-
-@dataclass(slots=True)
-class Event(Generic[E]):
-    """Something that happens at a time."""
-
-    time: float
-    what: E
 
 
 class EventQueue(Generic[E]):
@@ -39,7 +30,7 @@ class EventQueue(Generic[E]):
         heapq.heappush(self.heap, (time, rank, self.scheduled, what))
         self.scheduled += 1
 
-    def until(self, time: float) -> Iterator[Event[E]]:
+    def until(self, time: float) -> Iterator[E]:
         """Take events as long as they do not come after `time`, handling of which may schedule more.
 
         If one would come later, it is that time at the end.
@@ -49,4 +40,4 @@ class EventQueue(Generic[E]):
                 self.now = time
                 return
             self.now, _, _, what = heapq.heappop(self.heap)
-            yield Event(self.now, what)
+            yield what

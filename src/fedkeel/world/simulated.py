@@ -73,8 +73,8 @@ class Simulated(Stateful):
 
     def events(self, limit: float) -> Iterator[ev.Event]:
         """Whatever happens until then, one event after the other; commands between two of them may lead to more."""
-        for event in self.flights.queue.until(limit):
-            told = self._told(event.what)
+        for what in self.flights.queue.until(limit):
+            told = self._told(what)
             if told is not None:
                 yield told
 
@@ -92,7 +92,7 @@ class Simulated(Stateful):
         if flight is None:  # it was planned differently since
             return None
         if isinstance(what, Request):
-            return ev.Asked(self.now, flight.order.client)
+            return ev.Asked(self.now, flight.order.client, flight.order.job)
         return self._lose(flight, flight.why) if flight.lost else self._land(flight)
 
     # Dispatches.
@@ -238,7 +238,7 @@ class Simulated(Stateful):
     def _lose(self, flight: Flight, why: str) -> ev.Lost:
         self.desk.drop(flight)
         self.flights.lose(flight, why)
-        return ev.Lost(self.now, flight.order.client, why, flight)
+        return ev.Lost(self.now, flight.order.client, flight.order.job, why, flight)
 
     def _land(self, flight: Flight) -> ev.Event:
         """A job ends with an upload, which faults may lose, falsify or send twice."""
@@ -246,7 +246,8 @@ class Simulated(Stateful):
         self.flights.land(flight)
         if fault == LOST:
             self.desk.collect([order], core.ahead)
-            return ev.Lost(self.now, order.client, "upload lost", flight, flight.upload_bytes, self._work(order))
+            more = flight.upload_bytes, self._work(order)
+            return ev.Lost(self.now, order.client, order.job, "upload lost", flight, *more)
         job = flight.before if fault == OLD and flight.before else order.job
         version = core.model.version + 1 if fault == "future" else order.version
         upload: Trained | None = None
