@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from fedkeel.methods.client import ClientRule, Merge
     from fedkeel.methods.course import Course
     from fedkeel.methods.fedavg import Average
-    from fedkeel.methods.job import Job, Updates
+    from fedkeel.methods.job import Job, Sums, Updates
     from fedkeel.methods.oracle import Oracle
     from fedkeel.methods.registry import Method, method
     from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, Receipt, ServerRule, ServerState, View
-    from fedkeel.methods.types import Message, Sends, Weighting, exact_sum
+    from fedkeel.methods.types import Message, Sends, Weighting
     from fedkeel.params import Layout
     from fedkeel.record.follow import follow
     from fedkeel.record.rows import Arrival, Evaluation, RoundEnd
@@ -26,7 +26,7 @@ __all__ = [
     "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
     "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
     "Oracle", "Plan", "Progress", "Receipt", "Result", "RoundEnd", "Sends", "ServerRule", "ServerState", "Sink", "Stop",
-    "StoppedError", "Updates", "View", "Weighting", "exact_sum", "follow", "method", "resume", "run",
+    "StoppedError", "Sums", "Updates", "View", "Weighting", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -37,13 +37,13 @@ _HOMES = {
     "methods.client": ("ClientRule", "Merge"),
     "methods.course": ("Course",),
     "methods.fedavg": ("Average",),
-    "methods.job": ("Job", "Updates"),
+    "methods.job": ("Job", "Sums", "Updates"),
     "methods.oracle": ("Oracle",),
     "methods.registry": ("Method", "method"),
     "methods.server": (
         "Answers", "Brief", "Cohort", "Plan", "Progress", "Receipt", "ServerRule", "ServerState", "View",
     ),
-    "methods.types": ("Message", "Sends", "Weighting", "exact_sum"),
+    "methods.types": ("Message", "Sends", "Weighting"),
     "params": ("Layout",),
     "record.follow": ("follow",),
     "record.rows": ("Arrival", "Evaluation", "RoundEnd"),

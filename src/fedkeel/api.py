@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import folders
-from fedkeel.runner.choice import choose
+from fedkeel.runner.choice import choose, reasons
 from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.prepare import prepare
@@ -105,8 +105,9 @@ def run(
     elif below is not None:
         check_space(Path(below), 0)
 
-    def folder(simulation: Simulation) -> RunFolder | None:
-        return folders.create(simulation, None if out is None else Path(out), None if below is None else Path(below))
+    def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder | None:
+        places = (None if place is None else Path(place) for place in (out, below))
+        return folders.create(simulation, why, *places)
 
     told = checked(sinks, progress)
     return _execute(prepare(experiment, data, model), folder, told, stop or Stop())
@@ -130,8 +131,8 @@ def resume(
     path = Path(path)
     check_resumable(path)
 
-    def folder(simulation: Simulation) -> RunFolder:
-        return folders.reopen(simulation, path, tell)
+    def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder:
+        return folders.reopen(simulation, why, path, tell)
 
     told = checked(sinks, progress)
     return _execute(prepare(Experiment.load(path / EXPERIMENT), data, model), folder, told, stop or Stop())
@@ -139,7 +140,7 @@ def resume(
 
 def _execute(
     prepared: tuple[Experiment, FederatedData, nn.Module],
-    open_folder: Callable[[Simulation], RunFolder | None],
+    open_folder: Callable[[Simulation, Mapping[str, Any]], RunFolder | None],
     given: Sequence[Sink],
     stop: Stop,
 ) -> Result:
@@ -157,7 +158,7 @@ def _execute(
         executor = workshop.executor(choice.settings)
         open_.callback(executor.close)
         simulation = Simulation(experiment, data, flat, executor)
-        folder = open_folder(simulation)
+        folder = open_folder(simulation, reasons(choice))
         recorder, history = None, list[Evaluation]()
         if folder is not None:
             open_.enter_context(folder)
@@ -166,7 +167,7 @@ def _execute(
         where = folder.path if folder else None
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, stop)
-        summary = summarise(simulation, history, choice)
+        summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import fedkeel
-from fedkeel import Experiment, InputError, run
+from fedkeel import Experiment, FedkeelError, InputError, run
+from fedkeel.local.executors import choose
 from fedkeel.methods import method, methods
 from fedkeel.report.runs import RunRecord
 from tests.helpers import commands, federation
@@ -86,10 +87,25 @@ class Rate(ClientRule):
     server_lr: float = 7.0
 class Mixes(ClientRule):
     def step(self, job, w, oracle): return oracle.grad(w) + w / w.norm()
+class MixesLater(ClientRule):
+    def step(self, job, w, oracle):
+        moved = w - job.start
+        return oracle.grad(w) + 5 * moved * moved.norm()
+class OneOnly(ClientRule):
+    def step(self, job, w, oracle): return oracle.grad(w) / float(job.samples)
+class Flat(ClientRule):
+    def step(self, job, w, oracle): return oracle.grad(w[0])
+class InPlace(ClientRule):
+    def begin(self, job, oracle):
+        job.start.add_(1)
+        return job
+class Shown(Average):
+    def report(self, state): return {"norm": state.w.norm()}
 class Alike(ClientRule):
     tau2: float = 0.9
 
 pull = method("pull", client=Pull, server=Average)
+shows = method("shows", client=Pull, server=Shown)
 fedprox = method("fedprox", client=Pull, server=Average)
 number = 3
 """
@@ -223,6 +239,7 @@ def test_the_command_line_shows_and_runs_it(tmp_path: Path) -> None:
         ({"client": "wrong_rules:pull", "server": "fedadam"}, "pull+fedadam", ("Pull", "Adam")),
         ({"client": "fedsam", "server": "wrong_rules:Mean"}, "fedsam+Mean", ("SharpnessAware", "Mean")),
         ({"client": "wrong_rules:Alike", "server": "fedadam"}, "Alike+fedadam", ("Alike", "Adam")),
+        ({"client": "fedsam", "server": "wrong_rules:shows"}, "fedsam+shows", ("SharpnessAware", "Shown")),
         ({"algorithm": "own_rules:drag", "server": "own_rules:Lone"}, "drag+Lone", ("Drag", "Lone")),
         ({"client": "own_rules:Drag", "server": "own_rules:Heavy"}, "Drag+Heavy", ("Drag", "Heavy")),
         ({"algorithm": "wrong_rules:pull", "server": "fednova"}, "pull+fednova", ("Pull", "NormalisedAverage")),
@@ -279,7 +296,7 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ),
         ("client=fedxyz", "scaffold, or module:name of your own"),
         ("algorithm=drag", "scaffold, or module:name of your own"),
-        ("algorithm=own_rules:x", "module 'own_rules' has no attribute 'x'); accepted: module:name of a method"),
+        ("algorithm=own_rules:x", "own_rules.py); accepted: module:name of a method"),
         ("algorithm=wrong_rules:number", "algorithm.name: wrong_rules:number is a int; accepted: a method, made by"),
         (
             "algorithm=wrong_rules:Pull",
@@ -369,12 +386,38 @@ def test_what_goes_wrong_in_a_rule_is_told_as_the_users(executor: str, tmp_path:
     assert "defect" not in done.stderr
 
 
-def test_a_formula_that_mixes_clients_is_not_used_in_stacks() -> None:
-    """A norm over the whole stack: right for one client, wrong for several at once."""
-    mixing = {"client": "wrong_rules:Mixes"}
+@pytest.mark.parametrize("rule", ["Mixes", "MixesLater"])
+def test_a_formula_that_mixes_clients_is_not_used_in_stacks(rule: str) -> None:
+    """A norm over the whole stack: right for one client, wrong for several at once, perhaps only when they moved."""
+    mixing = {"client": f"wrong_rules:{rule}"}
     federation.train(mixing, "serial", rounds=1)
     with pytest.raises(InputError, match=r"executor.*deviates by up to .* from plain autograd"):
         federation.train(mixing, "stack 3", rounds=1)
+
+
+def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_NOTICEABLE", "_LONG"):
+        monkeypatch.setattr(choose, name, 0.0)
+    described = Experiment(client="wrong_rules:OneOnly", rounds=1, per_round=3)
+    summary = run(described, **GIVEN).summary
+    assert summary["executor"]["stack"] <= 1
+    assert all("it fails" in reason for reason in summary["probe"]["refused"].values())
+    assert summary["probe"]["refused"]
+    with pytest.raises(InputError, match=r"executor: vectorised.* is not accepted for this model and method: it fails"):
+        run(described.replace(executor={"kind": "vectorised", "stack": 3}), **GIVEN)
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("Flat", r"given weights \[\d+\]; accepted: \[1, \d+\]"),
+        ("InPlace", "InPlace: it changes the weights .* in place"),
+    ],
+)
+def test_weights_that_are_not_a_stack_or_are_changed_in_place(rule: str, said: str, executor: str) -> None:
+    with pytest.raises(FedkeelError, match=said):
+        federation.train({"client": f"wrong_rules:{rule}"}, executor, rounds=1)
 
 
 SCRIPT = """
@@ -407,6 +450,8 @@ def test_a_script_that_names_itself_runs_once(folder: str, tmp_path: Path) -> No
     ("hook", "said"),
     [
         ("aggregate(self, state, updates)", "fedkeel: Nothing: aggregate returned None; accepted: a pair"),
+        ("send(self, state, client)", "fedkeel: Nothing: send returned None; accepted: a dictionary of tensors"),
+        ("report(self, state)", "fedkeel: Nothing: report returned None; accepted: a dictionary of tensors"),
         ("work(self, epochs, lr, progress)", "a defect of fedkeel or of your "),  # which nothing checks
     ],
 )

@@ -48,7 +48,9 @@ def old_half(tmp_path: Path) -> Path:
 
 def test_a_new_folder_says_its_version(tmp_path: Path) -> None:
     run(faulty("fedavg"), tmp_path / "a", **given())
-    assert json.loads((tmp_path / "a" / "run.json").read_text()) == {"schema": 2, "fedkeel": fedkeel.__version__}
+    told = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert told["schema"] == 2
+    assert told["fedkeel"] == fedkeel.__version__
     assert schema.check(tmp_path / "a") == 2
 
 

@@ -514,7 +514,6 @@ FOLLOWS: dict[str, set[str]] = {
     "Desk": {"_results", "executor"},  # saved as `results`; has no state of its own
     "AtWork": {"versions", "held"},  # follow from what was sent
     "Core": {"_arrived", "_taking", "_again", "_cancelled"},  # empty between rounds
-    "Flights": {"queue"},  # saved with what it holds
     "Log": {"told", "models"},  # empty between rounds
     "Simulated": {"_asked", "_answer_bytes"},  # of the dispatch before
 }
@@ -552,8 +551,8 @@ def fingerprint(value: Any, inside: frozenset[int] = frozenset()) -> Any:
     return repr(value)
 
 
-def parts(of: Simulation) -> list[Stateful]:
-    return [of, of.core, *of.core._parts.values(), of.world, of.world.flights, of.world.desk]
+def parts(of: Stateful) -> list[Stateful]:
+    return [of, *(part for name in of.parts for part in parts(getattr(of, name)))]
 
 
 def attributes(of: Simulation) -> dict[tuple[str, str], Any]:

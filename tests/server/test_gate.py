@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def orders(count: int = 3) -> list[Order]:
     return [Order(each + 1, each, 4, 2, START, torch.zeros(0), lr, {}, {}) for each in range(count)]
 
 
+def sent(job: int, version: int) -> Order:
+    return replace(orders(1)[0], job=job, version=version)
+
+
 def trained(count: int = 3, **columns: Tensor) -> Trained:
     """Each client moved every weight a little."""
     moved = START + 0.01 * torch.arange(1, count + 1, dtype=torch.float64)[:, None]
@@ -65,37 +70,44 @@ def spoiled(which: str, value: float) -> Trained:
 
 def test_what_the_server_waits_for_is_let_in_once() -> None:
     door = gate()
-    assert door.claim(client=2, job=7, version=3, expected=7, newest=3) is None
+    assert door.claim(client=2, job=7, version=3, expected=sent(7, 3), newest=3) is None
     again = door.claim(client=2, job=7, version=3, expected=None, newest=4)
     assert again == Refusal("duplicate", "job 7 has come before")
-    assert door.claim(client=2, job=7, version=3, expected=9, newest=4) == again
-    assert door.claim(client=2, job=9, version=4, expected=9, newest=4) is None
+    assert door.claim(client=2, job=7, version=3, expected=sent(9, 4), newest=4) == again
+    assert door.claim(client=2, job=9, version=4, expected=sent(9, 4), newest=4) is None
 
 
 def test_a_job_that_was_given_up() -> None:
     door = gate()
     late = door.claim(client=2, job=7, version=3, expected=None, newest=3)
     assert late == Refusal("old job", "job 7 is over, none is expected")
-    other = door.claim(client=2, job=7, version=3, expected=9, newest=3)
+    other = door.claim(client=2, job=7, version=3, expected=sent(9, 3), newest=3)
     assert other == Refusal("old job", "job 7 is over, job 9 is expected")
-    assert door.claim(client=2, job=9, version=3, expected=9, newest=3) is None
+    assert door.claim(client=2, job=9, version=3, expected=sent(9, 3), newest=3) is None
 
 
 def test_jobs_are_told_apart_by_their_clients() -> None:
     door = gate()
-    assert door.claim(client=2, job=7, version=0, expected=7, newest=0) is None
+    assert door.claim(client=2, job=7, version=0, expected=sent(7, 0), newest=0) is None
     refusal = door.claim(client=3, job=7, version=0, expected=None, newest=0)
     assert refusal is not None
     assert refusal.reason == "old job"
 
 
+def test_another_version_than_the_job_began_with() -> None:
+    door = gate()
+    refusal = door.claim(client=0, job=7, version=2, expected=sent(7, 3), newest=4)
+    assert refusal == Refusal("wrong version", "it claims version 2, the job began with 3")
+    assert door.claim(client=0, job=7, version=3, expected=sent(7, 3), newest=4) is None
+
+
 @pytest.mark.parametrize("expected", [7, 8, None])
 def test_a_version_that_does_not_exist_yet(expected: int | None) -> None:
     door = gate()
-    refusal = door.claim(client=0, job=7, version=5, expected=expected, newest=4)
+    refusal = door.claim(client=0, job=7, version=5, expected=None if expected is None else sent(expected, 4), newest=4)
     assert refusal == Refusal("from the future", "it claims version 5, the newest is 4")
     if expected == 7:
-        assert door.claim(client=0, job=7, version=4, expected=7, newest=4) is None  # it was not let in before
+        assert door.claim(client=0, job=7, version=4, expected=sent(7, 4), newest=4) is None  # it was not let in before
 
 
 # What is in it.

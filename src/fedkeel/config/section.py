@@ -18,7 +18,7 @@ Size = Annotated[float, Field(gt=0, le=1e38)]
 RULES = ("client", "server")
 """Halves of a method that may be taken from another one: `client: fedsam` means `algorithm: {client: fedsam}`."""
 MOST_PROBLEMS = 5
-"""That are told at once."""
+"""How many errors are told at once."""
 
 
 class Section(BaseModel):
@@ -32,7 +32,7 @@ class Section(BaseModel):
         """YAML's true is a word where a setting is not a switch, so that `rounds: true` is refused."""
         if not isinstance(values, dict):
             return values
-        words = {name for name, field in cls.model_fields.items() if field.annotation is not bool}
+        words = {name for name, field in cls.model_fields.items() if field.annotation not in (bool, Any)}
         named = {k if isinstance(k, str) else shown(k): v for k, v in values.items()}
         return {k: str(v).lower() if isinstance(v, bool) and k in words else v for k, v in named.items()}
 

@@ -51,7 +51,8 @@ def find(name: str, field: str, accepted: str = "module:function") -> Any:
     except FedkeelError as error:
         raise InputError(f"{field}: {label(name)}: {error}") from error
     except BaseException as error:
-        hint = _where(module) if isinstance(error, ModuleNotFoundError) and error.name == module else ""
+        missing = f"{error.name}." if isinstance(error, ModuleNotFoundError) else "?"
+        hint = _where(module) if f"{module}.".startswith(missing) else _instead(module, error)
         raise InputError(
             f"{field}: {shown(name)} cannot be imported ({said(error)}{hint}); accepted: {accepted}"
         ) from error
@@ -77,6 +78,12 @@ def _where(module: str) -> str:
         file = label(module.replace(".", "/") + ".py")
         return f", looked for from {label(str(Path.cwd()))}: run the command where {file} is"
     return ""
+
+
+def _instead(module: str, error: BaseException) -> str:
+    """Which file was imported, where it lacks the name: it may be another one of that name."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return f", in {label(file)}" if file and isinstance(error, AttributeError) else ""
 
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:

@@ -33,7 +33,7 @@ def drawn(
         raise InputError(f"{what} drew nobody; accepted: at least one of the clients that are free")
     if len(clients) > count:
         raise InputError(f"{what} drew {len(clients)} clients; accepted: at most {count}")
-    if len(clients) and not (clients.min() >= 0 and clients.max() < len(sizes)):
+    if not (clients.min() >= 0 and clients.max() < len(sizes)):
         wrong = clients.min() if clients.min() < 0 else clients.max()
         raise InputError(f"{what} drew client {wrong}; accepted: 0 to {len(sizes) - 1}")
     order = np.argsort(clients, kind="stable")

@@ -22,6 +22,7 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
+from fedkeel.wire.declared import undeclared
 from fedkeel.wire.orders import Columns, Order, stacked, stacked_fresh
 from fedkeel.wire.transform import STATE, Chain, Keys, changed
 
@@ -49,6 +50,7 @@ class Trainer:
         """
         assert not self.gradient.alone or len(orders) == 1
         start = orders[0].start
+        version = start._version
         where = ([o.drawn for o in orders], [o.client for o in orders], [o.epochs for o in orders])
         batches = Batches(self.data, self.local, self.seed, *where, start.dtype)
         trained = self.rule.trains
@@ -66,7 +68,7 @@ class Trainer:
             outcome = train(job, rule, oracle, limit, None if wire else out)
         loss = torch.from_numpy(oracle.loss)
         sends = rule.sends(self.layout, orders[0].received)
-        self._check(rule, outcome, sends)
+        _check(rule, outcome, sends, version, start)
         # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
         finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
@@ -112,27 +114,17 @@ class Trainer:
             raise FedkeelError(f"{type(self.rule).__name__} answers no survey")
         return self.rule.survey
 
-    def _check(self, rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends]) -> None:
-        """Whether everything has a row per client, and what goes up is what the rule declares."""
-        count, who = len(outcome.w), type(rule).__name__
-        for name, tensor in {**outcome.message, **outcome.kept}.items():
-            if tensor.dim() == 0 or len(tensor) != count:
-                raise FedkeelError(
-                    f"{who}: {name} has shape {list(tensor.shape)} for a stack of {count} clients; accepted: one row a "
-                    "client"
-                )
-        sums = outcome.job.sums.totals
-        for name, tensor in {**outcome.message, **sums}.items():
-            numbers, width = tensor.numel() // (1 if name in sums else count), tensor.element_size()
-            plain = width == outcome.w.element_size() and tensor.is_floating_point()
-            right = Sends(numbers, None if plain or name in sums else width, summed=name in sums)
-            declared = sends.get(name)
-            fits = declared is not None and replace(declared, exact=False) == right
-            if declared is None or not (declared.recorded or declared.each_class or fits):
-                raise FedkeelError(
-                    f"{who}: it sends {name!r}, and its method `sends` declares {declared or 'nothing'} for it; "
-                    f"accepted: {right}, so that the bytes of an upload are known beforehand"
-                )
+
+def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends], version: int, start: Tensor) -> None:
+    """Whether the rule sends what it declares, and left alone the weights `start`, which had that version before."""
+    lone = [name for name, kept in outcome.kept.items() if kept.dim() == 0 or len(kept) != len(outcome.w)]
+    reason = undeclared(sends, outcome.message, outcome.job.sums.totals, outcome.w)
+    if lone:
+        reason = f"it keeps {lone[0]!r} without a row for each of {len(outcome.w)} clients"
+    if start._version != version:
+        reason = "it changes the weights that it is given in place; accepted: a new tensor"
+    if reason:
+        raise FedkeelError(f"{type(rule).__name__}: {reason}")
 
 
 def _named(kind: str, message: Message) -> Columns:

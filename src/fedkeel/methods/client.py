@@ -18,12 +18,10 @@ from fedkeel.config.section import Section
 from fedkeel.methods.course import Course
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle, Penalty
-from fedkeel.methods.types import Message, Sends, exact_sum
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout, Part
 
-__all__ = [
-    "ClientRule", "Course", "Job", "Merge", "Message", "Oracle", "Penalty", "Sends", "body_objection", "exact_sum",
-]  # fmt: skip
+__all__ = ["ClientRule", "Course", "Job", "Merge", "Message", "Oracle", "Penalty", "Sends", "body_objection"]
 
 
 class ClientRule(Section):

@@ -116,9 +116,7 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
 def own_half(each: Method, side: str) -> bool:
     """Whether this half is the method's own; FedAvg's are those that others do without."""
     plain = find("fedavg")
-    if side == "client":
-        return each is plain or each.client is not plain.client
-    return each is plain or each.server.aggregate is not plain.server.aggregate
+    return each is plain or getattr(each, side).__module__ != getattr(plain, side).__module__
 
 
 def _half(name: str, side: str) -> tuple[str, Any]:

@@ -36,10 +36,19 @@ def check_advance(rule: ClientRule, found: Any, w: Tensor) -> None:
         raise _refused(rule, hook, found[0], accepted)
 
 
-def check_end(rule: ClientRule, found: object) -> None:
+def check_end(rule: ClientRule, found: Any) -> None:
     """(What goes up, what is kept)."""
     if not _is_pair(found, Mapping, Mapping):
         raise _refused(rule, "end", found, "a pair of dictionaries (what goes up, what the client keeps)")
+    for each in found:
+        check_message(rule, "end", each)
+
+
+def check_message(rule: Section, hook: str, found: Any) -> None:
+    """Named tensors."""
+    for name, value in found.items() if isinstance(found, Mapping) else [("", found)]:
+        if not isinstance(value, Tensor):
+            raise _refused(rule, hook, value, "a dictionary of tensors", f"{name}: " if name else "")
 
 
 def check_state(rule: ServerRule, hook: str, found: Any, w: Tensor) -> None:
@@ -48,6 +57,7 @@ def check_state(rule: ServerRule, hook: str, found: Any, w: Tensor) -> None:
         raise _refused(rule, hook, found, "a ServerState")
     if not _is_like(found.w, w):
         raise _refused(rule, hook, found.w, f"a tensor [D] as before, here {described(w)}", "a ServerState whose w is ")
+    check_message(rule, hook, found.memory)
 
 
 def check_aggregate(rule: ServerRule, found: Any, w: Tensor, count: int) -> None:
@@ -64,6 +74,8 @@ def check_receive(rule: ServerRule, found: Any, w: Tensor) -> None:
     if not _is_pair(found, ServerState, Receipt):
         raise _refused(rule, "receive", found, "a pair (ServerState, Receipt)")
     check_state(rule, "receive", found[0], w)
+    if not isinstance(found[1].weight, float | int | None):
+        raise _refused(rule, "receive", found[1].weight, "a number or None", "a Receipt whose weight is ")
 
 
 def check_plan(rule: ServerRule, found: Any, w: Tensor) -> None:

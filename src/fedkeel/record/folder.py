@@ -125,7 +125,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Write down the folder's schema, where that has not happened yet."""
         if not (self.path / RUN).exists():
             with whole(self.path / RUN) as partial:
-                partial.write_text(schema.text(), encoding="utf-8")
+                partial.write_text(schema.text(self._subject.beginning), encoding="utf-8")
+
+    @property
+    def beginning(self) -> Mapping[str, Any]:
+        """How the run began, as that was written down; what an earlier version did not write is as it is now."""
+        told = json.loads((self.path / RUN).read_text(encoding="utf-8"))
+        return {name: told.get(name, value) for name, value in self._subject.beginning.items()}
 
     def history(self) -> list[Evaluation]:
         """What has been written of it."""

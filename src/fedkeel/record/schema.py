@@ -7,6 +7,7 @@ that this code could not read; keys that are only added need none.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ EXPERIMENT, RUN, SUMMARY, ACCURACIES = "experiment.yaml", "run.json", "summary.j
 SCHEMA = 2
 
 
-def text() -> str:
+def text(more: Mapping[str, Any]) -> str:
     """What the file of a new run holds."""
-    return json.dumps({"schema": SCHEMA, "fedkeel": fedkeel.__version__}) + "\n"
+    return json.dumps({"schema": SCHEMA, "fedkeel": fedkeel.__version__, **more}) + "\n"
 
 
 def check(folder: Path) -> int:
@@ -28,7 +29,7 @@ def check(folder: Path) -> int:
     named = f"run folder {label(str(folder))}"
     try:
         with open_file(folder / RUN) as file:
-            told: Any = json.loads(file.read(10_000))
+            told: Any = json.loads(file.read(1_000_000))
         schema = told["schema"]
     except (FileNotFoundError, NotADirectoryError):  # of a folder that is none, others tell
         return 1

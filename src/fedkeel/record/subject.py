@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.config.usercode import GIVEN
@@ -19,6 +21,8 @@ class Subject:
     """What the run works on, beside the experiment: a checkpoint with another one is not used."""
     classes: tuple[type, ...] = ()
     """What the state of the run is made of, beside plain values and tensors."""
+    beginning: Mapping[str, Any] = field(default_factory=dict)
+    """What `run.json` holds of how the run began."""
 
     @property
     def folder_name(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
@@ -47,6 +48,12 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
         choice = settle(workshop, asked, orders, experiment.rounds, fork=no_workers is None)
         remember(kept, choice)
     return choice
+
+
+def reasons(choice: Choice) -> dict[str, Any]:
+    """What the summary says of a choice."""
+    probe = {"seconds_per_round": choice.seconds, "refused": choice.refused}
+    return {"probe": probe, "why_not_stacked": choice.why_not_stacked}
 
 
 def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> Sequence[Order]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,20 +23,25 @@ COPIES = 4
 _SAMPLES = 1000
 
 
-def create(simulation: Simulation, out: Path | None, below: Path | None) -> RunFolder | None:
-    """A new folder, `out` or one inside `below`; none where neither is given."""
+def create(
+    simulation: Simulation, reasons: Mapping[str, Any], out: Path | None, below: Path | None
+) -> RunFolder | None:
+    """A new folder, `out` or one inside `below`; none where neither is given.
+
+    `reasons` are those for the choice of the executor.
+    """
     place = below if out is None else out
     if place is None:
         return None
     check_space(place, COPIES * simulation.standing().state_bytes)
-    found = subject(simulation)
+    found = subject(simulation, reasons)
     return RunFolder.below(place, found) if out is None else RunFolder.create(place, found)
 
 
-def reopen(simulation: Simulation, path: Path, tell: Callable[[str], None]) -> RunFolder:
+def reopen(simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell: Callable[[str], None]) -> RunFolder:
     """The folder of an earlier run; the simulation is as it was when its last checkpoint was written."""
     check_space(path, COPIES * simulation.standing().state_bytes)
-    folder, found = RunFolder.reopen(path, subject(simulation))
+    folder, found = RunFolder.reopen(path, subject(simulation, reasons))
     try:
         if found is None:
             tell(f"{path} has no checkpoint yet: the run restarts from round 1")
@@ -52,10 +58,10 @@ def reopen(simulation: Simulation, path: Path, tell: Callable[[str], None]) -> R
     return folder
 
 
-def subject(simulation: Simulation) -> Subject:
+def subject(simulation: Simulation, reasons: Mapping[str, Any]) -> Subject:
     """What its folder has to know of a run."""
     found = identity(simulation.data, simulation.layout, simulation.fleet)
-    return Subject(simulation.experiment, found, simulation.classes)
+    return Subject(simulation.experiment, found, simulation.classes, reasons)
 
 
 def identity(data: FederatedData, layout: Layout, fleet: Fleet) -> str:

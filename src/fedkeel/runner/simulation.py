@@ -48,6 +48,7 @@ class Simulation(Stateful):
     """One run: a generator of rounds, whose state is plain tensors and numbers."""
 
     saved = ("over", "seconds", "round_seconds")
+    parts = ("core", "world")
     classes = (Begin, End, Flight, Fresh, Order, Refused, Request, Sent, ServerState, Stray, Unfinished)
     """What a snapshot is made of, beside plain values and tensors."""
 
@@ -173,13 +174,11 @@ class Simulation(Stateful):
     def snapshot(self) -> dict[str, Any]:
         """Between two rounds, everything that the rest of the run depends on."""
         also = {"experiment": self.experiment.model_dump(), "wall_seconds": self.wall_seconds}
-        return {**super().snapshot(), "core": self.core.snapshot(), "world": self.world.snapshot(), **also}
+        return {**super().snapshot(), **also}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         super().restore(state)
-        self.core.restore(state["core"])
-        self.world.restore(state["world"])
         self._started = perf_counter() - state["wall_seconds"]
 
     # What a run leaves.

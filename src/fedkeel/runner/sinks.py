@@ -1,4 +1,4 @@
-"""Sinks: who is told what a run comes to, while it goes on."""
+"""Sinks receive the results of a run while it goes on."""
 
 from __future__ import annotations
 
@@ -130,6 +130,12 @@ class Sinks(AbstractContextManager["Sinks"]):
 
 def checked(sinks: Sequence[Sink], progress: Callable[[RoundEnd], None] | None) -> list[Sink]:
     """What a user gave; the function is one, too."""
+    try:
+        sinks = [*sinks]
+    except TypeError:
+        raise InputError(f"sinks: {shown(sinks)} is not accepted; accepted: a list of sinks") from None
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress: {shown(progress)} is not accepted; accepted: a function of a RoundEnd")
     for sink in sinks:
         lacking = [name for name in ("begin", "round", "finish", "abort") if not callable(getattr(sink, name, None))]
         if lacking or isinstance(sink, type):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedkeel.local.executors.choose import Choice
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.simulation import Simulation
 
 
-def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Choice) -> dict[str, Any]:
-    """What `summary.json` holds."""
+def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Mapping[str, Any]) -> dict[str, Any]:
+    """What `summary.json` holds; `reasons` are those for the choice of the executor."""
     experiment, standing = simulation.experiment, simulation.standing()
     last = history[-1]
     target = experiment.target_accuracy
@@ -50,9 +49,8 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], choice: Cho
         "seconds_per_round_median": float(np.median(standing.round_seconds)),
         "samples_per_second": standing.samples / standing.seconds,
         "parameters": standing.parameters,
-        "executor": choice.settings.model_dump(),
-        "probe": {"seconds_per_round": choice.seconds, "refused": choice.refused},
-        "why_not_stacked": choice.why_not_stacked,
+        "executor": experiment.executor.model_dump(),
+        **reasons,
         "device": experiment.device,
         "threads": experiment.threads,
         "torch": torch.__version__,

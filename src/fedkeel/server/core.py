@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Core(Stateful):
     """Takes events, returns commands. Between two rounds, its snapshot is all that it remembers."""
 
     saved = ("round", "over", "_tested", "_in_vain", "_now")
+    parts = ("model", "gate", "ledger", "at_work", "log", "waves")
 
     def __init__(
         self,
@@ -130,10 +131,9 @@ class Core(Stateful):
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
-        out = self.at_work.sent.get(event.client)
-        expected = (None, None) if out is None else (out.order.job, out.order.version)
-        refusal = self.gate.claim(event.client, event.job, event.version, expected[0], self.model.version, expected[1])
-        order = event.order if out is None or refusal else event.order or out.order
+        expected = self.at_work.order(event.client)
+        refusal = self.gate.claim(event.client, event.job, event.version, expected, self.model.version)
+        order = event.order or (expected if refusal is None else None)
         sent = None if order is None else self.at_work.end(event.client, order.job)
         if refusal is None and order is not None and event.upload is not None:
             refusal = self.gate.judge([order], event.upload, altered=True)[0]
@@ -168,8 +168,7 @@ class Core(Stateful):
         self.ledger.lost += 1
         sent.bytes_up += event.nbytes
         self.log.write_off(sent, event.why, event.trip, self._now)
-        self._lost_job()
-        return self._after()
+        return self._turn_to_next()
 
     def _after(self) -> list[ev.Command]:
         """What comes after a job's end: the round's end, or somebody else's turn."""
@@ -211,7 +210,9 @@ class Core(Stateful):
         return self._end_round()
 
     def _turn_to_next(self) -> list[ev.Command]:
-        self._lost_job()
+        """A job came to nothing; in rounds, it matters only whether all do."""
+        if not self.pace.in_rounds:
+            self._waited_in_vain(max(STARVED, 10 * len(self._samples)))
         return self._after()
 
     def _turned_away(self, landed: Sequence[Landed], upload: Trained) -> set[int]:
@@ -285,8 +286,7 @@ class Core(Stateful):
             raise divergence(
                 self.round, "the global model holds numbers that are infinite or none", log.told, settings.lr
             )
-        report = {name: tensor.tolist() for name, tensor in self.model.rule.report(self.model.state).items()}
-        over = log.end_round(self.round, self._now, report, self._tested)
+        over = log.end_round(self.round, self._now, self.model.report(), self._tested)
         if self._arrived:
             self._in_vain = 0
         elif not final and self.pace.in_rounds:
@@ -311,13 +311,6 @@ class Core(Stateful):
         for sent, trip in jobs:
             self.log.write_off(sent, "in flight", trip, self._now)
 
-    # Waiting in vain.
-
-    def _lost_job(self) -> None:
-        """A job came to nothing; in rounds, it matters only whether all do."""
-        if not self.pace.in_rounds:
-            self._waited_in_vain(max(STARVED, 10 * len(self._samples)))
-
     def _waited_in_vain(self, limit: int) -> None:
         self._in_vain += 1
         if self._in_vain > limit:
@@ -327,26 +320,3 @@ class Core(Stateful):
                 f"{self._now:g} virtual seconds; devices fail, are off, or miss the deadline (fleet.dropout, "
                 "fleet.availability, schedule.deadline_seconds), or the gate refuses what they send (refused.jsonl)"
             )
-
-    # Checkpoints.
-
-    def snapshot(self) -> dict[str, Any]:
-        """Between two rounds, all that the rest of the run depends on."""
-        return {**super().snapshot(), **{name: part.snapshot() for name, part in self._parts.items()}}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        super().restore(state)
-        for name, part in self._parts.items():
-            part.restore(state[name])
-
-    @property
-    def _parts(self) -> dict[str, Stateful]:
-        return {
-            "model": self.model,
-            "gate": self.gate,
-            "ledger": self.ledger,
-            "at_work": self.at_work,
-            "log": self.log,
-            "waves": self.waves,
-        }

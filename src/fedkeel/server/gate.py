@@ -45,24 +45,22 @@ class Gate(Stateful):
         """The largest norm of an update, if that is bounded."""
         return self._settings.max_norm
 
-    def claim(
-        self, client: int, job: int, version: int, expected: int | None, newest: int, sent: int | None = None
-    ) -> Refusal | None:
+    def claim(self, client: int, job: int, version: int, expected: Order | None, newest: int) -> Refusal | None:
         """Whether an upload is what the server waits for.
 
         It claims to be `client`'s job of that number, begun with that version of the model; the server waits for the
-        job `expected`, which it `sent` with a version, and its own model has the version `newest`.
+        job `expected`, and its own model has the version `newest`.
         """
         if version > newest:
             return Refusal("from the future", f"it claims version {version}, the newest is {newest}")
-        if job == expected and version != (version if sent is None else sent):
-            return Refusal("wrong version", f"it claims version {version}, the job was sent with {sent}")
-        if job == expected:
+        if expected is not None and job == expected.job:
+            if version != expected.version:
+                return Refusal("wrong version", f"it claims version {version}, the job began with {expected.version}")
             self._come[client] = job
             return None
         if job == self._come[client]:
             return Refusal("duplicate", f"job {job} has come before")
-        waits = "none is expected" if expected is None else f"job {expected} is expected"
+        waits = "none is expected" if expected is None else f"job {expected.job} is expected"
         return Refusal("old job", f"job {job} is over, {waits}")
 
     def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:

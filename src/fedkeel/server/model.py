@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
-from fedkeel.methods.returned import check_aggregate, check_receive, check_state
+from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state
 from fedkeel.methods.server import Receipt, ServerRule, View
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
@@ -100,6 +101,12 @@ class GlobalModel(Stateful):
             mean = torch.stack(self._waiting).mean(0)
             self.buffers = torch.lerp(self.buffers, mean, min(1.0, max(0.0, self._weight)))
             self._waiting, self._weight = [], 0.0
+
+    def report(self) -> dict[str, Any]:
+        """What the server rule says of the round."""
+        told = self.rule.report(self.state)
+        check_message(self.rule, "report", told)
+        return {name: tensor.tolist() for name, tensor in told.items()}
 
     def close(self) -> bool:
         """The end of the run: whether that makes another model."""

@@ -9,13 +9,18 @@ from typing import Any, ClassVar
 class Stateful:
     """Has a state: the attributes that it names; everything else follows from the experiment and its data."""
 
-    saved: ClassVar[tuple[str, ...]]
+    saved: ClassVar[tuple[str, ...]] = ()
+    parts: ClassVar[tuple[str, ...]] = ()
+    """Attributes that have states of their own."""
 
     def snapshot(self) -> dict[str, Any]:
         """As it is now: plain values and tensors, not copied, so they are to be written before anything goes on."""
-        return {name: getattr(self, name) for name in self.saved}
+        own = {name: getattr(self, name) for name in self.saved}
+        return {**own, **{name: getattr(self, name).snapshot() for name in self.parts}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set these attributes to what a snapshot holds."""
         for name in self.saved:
             setattr(self, name, state[name])
+        for name in self.parts:
+            getattr(self, name).restore(state[name])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedkeel.config.userdraw import Draw
 from fedkeel.errors import FedkeelError
-from fedkeel.methods.returned import check_plan, check_question
+from fedkeel.methods.returned import check_message, check_plan, check_question
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, ServerState
 from fedkeel.methods.types import Message, nbytes
 from fedkeel.server.events import Survey
@@ -113,6 +113,7 @@ class Waves(Stateful):
             )
             for place, client in enumerate(clients.tolist(), 1)
         ]
+        check_message(model.rule, "send", orders[0].received)
         self.jobs += len(orders)
         nothing = np.zeros(len(orders), dtype=np.int64)
         asks: Plan | tuple[ServerState, Brief] = model.rule.plan(model.state, cohort)

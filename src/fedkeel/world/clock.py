@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from fedkeel.errors import FedkeelError
+from fedkeel.server.stateful import Stateful
 
 E = TypeVar("E")
 
 
-class EventQueue(Generic[E]):
+class EventQueue(Stateful, Generic[E]):
     """Events in order of (time, rank, order of scheduling): a run is a function of its seed.
 
     The rank settles what comes first at one instant; time never runs backwards.
     """
+
+    saved = ("now", "heap", "scheduled")
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +111,7 @@ class Flights(Stateful):
     """Everything in flight, and the clock it flies by."""
 
     saved = ("by_client", "adrift", "idle")
+    parts = ("queue",)
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -214,14 +213,3 @@ class Flights(Stateful):
         del self.adrift[stray.client]
         self.idle[stray.client] = True
         return flight
-
-    def snapshot(self) -> dict[str, Any]:
-        """With the clock and everything that is planned."""
-        queue = {"now": self.queue.now, "heap": self.queue.heap, "scheduled": self.queue.scheduled}
-        return {**super().snapshot(), "queue": queue}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        super().restore(state)
-        for name, value in state["queue"].items():
-            setattr(self.queue, name, value)

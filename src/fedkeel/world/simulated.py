@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from math import ceil, inf
@@ -31,6 +31,7 @@ class Simulated(Stateful):
     """Carries out the server's commands and tells what happens, in the order of the virtual clock."""
 
     saved = ("first", "_awaited", "_before")
+    parts = ("flights", "desk")
 
     def __init__(
         self,
@@ -267,15 +268,3 @@ class Simulated(Stateful):
 
     def _work(self, order: Order) -> int:
         return int(self._samples[order.client]) * order.epochs
-
-    # Checkpoints.
-
-    def snapshot(self) -> dict[str, Any]:
-        """Between two rounds, all that the rest of the run depends on."""
-        return {**super().snapshot(), "flights": self.flights.snapshot(), "desk": self.desk.snapshot()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        super().restore(state)
-        self.flights.restore(state["flights"])
-        self.desk.restore(state["desk"])

@@ -141,8 +141,10 @@ def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: py
     assert result.experiment.executor.stack == 0
     refused = result.summary["probe"]["refused"]
     assert refused
-    assert all("w after one step deviates" in reason for reason in refused.values())
-    with pytest.raises(InputError, match="vectorised in stacks of 1 is not accepted for this model: its w after one"):
+    assert all("its w deviates" in reason for reason in refused.values())
+    with pytest.raises(
+        InputError, match="vectorised in stacks of 1 is not accepted for this model and method: its w deviates"
+    ):
         go({"kind": "vectorised", "stack": 1})
 
 
@@ -268,9 +270,9 @@ def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypat
     asked = Experiment(local={**LOCAL, "lr": lr}, clients=6)
     orders = first_orders(asked, data(), FlatModel(dense()), shop.executor(ExecutorSettings(kind="serial", stack=0)))
     assert objection(shop, way, orders) is None
-    assert "message/x after one step" in str(objection(replace(shop, rule=Once()), way, orders))
+    assert "its message/x deviates" in str(objection(replace(shop, rule=Once()), way, orders))
     monkeypatch.setattr(DenseGradient, "_sweep", lambda s, w, *m: (TRUE(s, w, *m), m[-2].mul_(2), m[-2].sub_(w))[0])
-    assert "w after one step" in str(objection(shop, way, orders))
+    assert "its w deviates" in str(objection(shop, way, orders))
 
 
 @pytest.mark.parametrize(

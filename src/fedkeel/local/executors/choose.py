@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from fedkeel.errors import FedkeelError, InputError
 from fedkeel.local.batches import batch_sizes, steps
 from fedkeel.local.build import Workshop, cores
-from fedkeel.local.executors.agreement import cannot_stack, objection
+from fedkeel.local.executors.agreement import cannot_stack, failure, objection
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainer import plan
 from fedkeel.params import Layout
@@ -94,7 +94,7 @@ class _Contest:
         return {settings.label: float(f"{value:.3g}") for settings, value in self._seconds.items()}
 
     def why_not_stacked(self, chosen: ExecutorSettings) -> str | None:
-        """`Choice.why_not_stacked`"""
+        """Why clients train one by one, unless that was asked for or is faster."""
         if chosen.stack or self._asked.stack == 0 or self._asked.channels_last:
             return None
         refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "stacks" in way)
@@ -113,7 +113,10 @@ class _Contest:
         ways = self._ways()
         for way in ways:
             if way not in self._seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
-                self._seconds[way] = self._measure(way)
+                try:
+                    self._seconds[way] = self._measure(way)
+                except Exception as error:  # one by one went well, so it is this way that fails
+                    self.refused[way.label] = failure(error)
         ranked = sorted((way for way in ways if way in self._seconds), key=self._seconds.__getitem__)
         # A stack larger than a worker's share would leave somebody idle.
         shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
@@ -240,4 +243,6 @@ def _time(work: Callable[[], object]) -> float:
 def _refusal(asked: ExecutorSettings, reason: str) -> InputError:
     stacked = asked.stack or asked.kind == "vectorised"
     accepted = "executor.stack=0 and a kind other than vectorised" if stacked else "executor.channels_last=false"
-    return InputError(f"executor: {asked.label} is not accepted for this model: {reason}; accepted: {accepted}")
+    return InputError(
+        f"executor: {asked.label} is not accepted for this model and method: {reason}; accepted: {accepted}"
+    )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batch
 from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.params import FlatModel, with_features
@@ -49,6 +50,8 @@ class AutogradGradient(Gradient):
 
     def _load(self, w: Tensor, batch: Batch) -> None:
         """Dropout inside a module can only draw from torch's global generators, which the trainer restores."""
+        if w.shape[1:] != self._model.w.shape:
+            raise FedkeelError(f"the oracle was given weights {list(w.shape)}; accepted: [1, {len(self._model.w)}]")
         torch.default_generator.manual_seed(batch.masks)  # torch.manual_seed takes a millisecond without CUDA
         if w.is_cuda:
             torch.cuda.manual_seed(batch.masks)

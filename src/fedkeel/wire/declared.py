@@ -1,0 +1,30 @@
+"""Whether what goes up is what the client rule declares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedkeel.methods.types import Message, Sends
+
+
+def undeclared(sends: Mapping[str, Sends], messages: Message, sums: Message, w: Tensor) -> str | None:
+    """What is wrong with the messages and sums of k clients with weights `w` [k, D], if anything is."""
+    for name, tensor in {**messages, **sums}.items():
+        summed, width = name in sums, tensor.element_size()
+        if not summed and (tensor.dim() == 0 or len(tensor) != len(w)):
+            return f"{name} has shape {list(tensor.shape)} for a stack of {len(w)} clients; accepted: one row a client"
+        plain = width == w.element_size() and tensor.is_floating_point()
+        numbers = tensor.numel() // (1 if summed else len(w))
+        right = Sends(numbers, None if plain or summed else width, summed=summed)
+        declared = sends.get(name)
+        fits = declared is not None and replace(declared, exact=False) == right
+        if declared is None or not (declared.recorded or declared.each_class or fits):
+            words = [str(numbers), *([f"nbytes={width}"] if right.nbytes else []), *(["summed=True"] if summed else [])]
+            return (
+                f"it sends {name!r}, and its method `sends` declares {declared or 'nothing'} for it; accepted: "
+                f'{{"{name}": Sends({", ".join(words)})}}, so that the bytes of an upload are known beforehand'
+            )
+    return None
