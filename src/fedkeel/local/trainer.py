@@ -22,7 +22,7 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
-from fedkeel.wire.declared import undeclared
+from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.orders import Columns, Order, stacked, stacked_fresh
 from fedkeel.wire.transform import STATE, Chain, Keys, changed
 
@@ -66,9 +66,11 @@ class Trainer:
             oracle.restore(job.buffers)
             # The server reads other weights than were trained: only those are put into `out`.
             outcome = train(job, rule, oracle, limit, None if wire else out)
+        if start._version != version:
+            raise FedkeelError(f"{type(rule).__name__}: it changes the weights that it is given in place")
         loss = torch.from_numpy(oracle.loss)
         sends = rule.sends(self.layout, orders[0].received)
-        _check(rule, outcome, sends, version, start)
+        _check(rule, outcome, sends)
         # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
         finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
@@ -115,14 +117,11 @@ class Trainer:
         return self.rule.survey
 
 
-def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends], version: int, start: Tensor) -> None:
-    """Whether the rule sends what it declares, and left alone the weights `start`, which had that version before."""
-    lone = [name for name, kept in outcome.kept.items() if kept.dim() == 0 or len(kept) != len(outcome.w)]
+def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends]) -> None:
+    """Whether everything has a row per client, and what goes up is what the rule declares."""
     reason = undeclared(sends, outcome.message, outcome.job.sums.totals, outcome.w)
-    if lone:
-        reason = f"it keeps {lone[0]!r} without a row for each of {len(outcome.w)} clients"
-    if start._version != version:
-        reason = "it changes the weights that it is given in place; accepted: a new tensor"
+    for name, kept in outcome.kept.items():
+        reason = reason or not_rows(name, kept, len(outcome.w))
     if reason:
         raise FedkeelError(f"{type(rule).__name__}: {reason}")
 

@@ -13,9 +13,8 @@ from fedkeel.errors import InputError
 from fedkeel.local.build import Workshop
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.agreement import objection
-from fedkeel.local.executors.choose import Choice, settle
+from fedkeel.local.executors.choose import SERIAL, Choice, settle
 from fedkeel.local.executors.processes import unavailable
-from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
 from fedkeel.runner.remembered import place, recall, remember
 from fedkeel.runner.simulation import first_kept, new_core
@@ -24,7 +23,7 @@ from fedkeel.wire.orders import Order
 from fedkeel.world.desk import Desk
 
 PATIENCE = 50
-"""Questions of a survey that one answer serves where a plan is only tried."""
+"""While an executor is chosen, one answer to a survey is used again for so many questions."""
 
 
 def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
@@ -35,8 +34,7 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
         raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
     if not asked.channels_last and (asked.kind == "serial" or (asked.settled and not asked.stack)):
         return settle(workshop, asked, [], experiment.rounds, fork=False)  # there is nothing to measure or to compare
-    alone = ExecutorSettings(kind="serial", stack=0, channels_last=False)
-    asks = workshop.executor(alone)
+    asks = workshop.executor(SERIAL)
     orders = first_orders(experiment, workshop.data, flat, asks)
     asks.close()
     if asked.settled:

@@ -138,7 +138,8 @@ class Core(Stateful):
         if refusal is None and order is not None and event.upload is not None:
             refusal = self.gate.judge([order], event.upload, altered=True)[0]
         if refusal is not None:
-            return self._refuse(event, sent, refusal)
+            self._turn_away(event, sent, refusal)
+            return [] if sent is None else self._turn_to_next()
         assert sent is not None
         assert order is not None
         assert event.trip is not None
@@ -147,10 +148,6 @@ class Core(Stateful):
             return self._collect([landed])
         self._arrived.append(landed)
         return self._after()
-
-    def _refuse(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> list[ev.Command]:
-        self._turn_away(event, sent, refusal)
-        return [] if sent is None else self._turn_to_next()
 
     def _turn_away(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> None:
         """The device has trained and sent something, in vain."""

@@ -10,12 +10,19 @@ from torch import Tensor
 from fedkeel.methods.types import Message, Sends
 
 
+def not_rows(name: str, tensor: Tensor, clients: int) -> str | None:
+    """What is wrong with a tensor that has not one row a client."""
+    if tensor.dim() and len(tensor) == clients:
+        return None
+    return f"{name} has shape {list(tensor.shape)} for a stack of {clients} clients; accepted: one row a client"
+
+
 def undeclared(sends: Mapping[str, Sends], messages: Message, sums: Message, w: Tensor) -> str | None:
     """What is wrong with the messages and sums of k clients with weights `w` [k, D], if anything is."""
     for name, tensor in {**messages, **sums}.items():
         summed, width = name in sums, tensor.element_size()
-        if not summed and (tensor.dim() == 0 or len(tensor) != len(w)):
-            return f"{name} has shape {list(tensor.shape)} for a stack of {len(w)} clients; accepted: one row a client"
+        if not summed and (reason := not_rows(name, tensor, len(w))):
+            return reason
         plain = width == w.element_size() and tensor.is_floating_point()
         numbers = tensor.numel() // (1 if summed else len(w))
         right = Sends(numbers, None if plain or summed else width, summed=summed)

@@ -76,9 +76,8 @@ class FaultSettings(Section):
         ways = (drawn[:, 2] * len(self.corruptions)).astype(np.int64).tolist()
         names = [*FAULTS, "corrupt", ""]
         told = [names[number] for number in which]
-        return [self.corruptions[way] if name == "corrupt" else name for name, way in zip(told, ways, strict=True)], (
-            drawn[:, 1]
-        )
+        what = [self.corruptions[way] if name == "corrupt" else name for name, way in zip(told, ways, strict=True)]
+        return what, drawn[:, 1]
 
 
 def damaged(upload: Trained, how: str, start: Tensor, max_norm: float | None) -> Trained:

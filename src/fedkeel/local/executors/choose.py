@@ -66,7 +66,8 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     for settings in contest.ranking():
         reason = objection(workshop, settings, orders)
         if reason is None:
-            return Choice(settings, contest.report(), contest.refused, contest.why_not_stacked(settings))
+            seconds = {way.label: float(f"{value:.3g}") for way, value in contest.seconds.items()}
+            return Choice(settings, seconds, contest.refused, contest.why_not_stacked(settings))
         contest.refused[settings.label] = reason
     raise _refusal(asked, next(iter(contest.refused.values())))
 
@@ -81,17 +82,14 @@ class _Contest:
         self._asked = asked
         self._orders = orders
         self._work = _work(workshop, orders)
-        self._seconds = {SERIAL: 0.0}
+        self.seconds = {SERIAL: 0.0}
+        """Of a round with each candidate."""
         self._workers = min(asked.workers or cores(), len(orders)) if fork else 1
         self._share = -(-len(orders) // self._workers)
         self.refused: dict[str, str] = {}
-        self._seconds[SERIAL] = self._measure(SERIAL)
-        self._run = self._seconds[SERIAL] * rounds
+        self.seconds[SERIAL] = self._measure(SERIAL)
+        self._run = self.seconds[SERIAL] * rounds
         self._until = perf_counter() + max(_LEAST, min(_BUDGET, self._run / 4))
-
-    def report(self) -> dict[str, float]:
-        """Seconds of a round with each candidate."""
-        return {settings.label: float(f"{value:.3g}") for settings, value in self._seconds.items()}
 
     def why_not_stacked(self, chosen: ExecutorSettings) -> str | None:
         """Why clients train one by one, unless that was asked for or is faster."""
@@ -112,12 +110,12 @@ class _Contest:
             return [SERIAL]
         ways = self._ways()
         for way in ways:
-            if way not in self._seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
+            if way not in self.seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
                 try:
-                    self._seconds[way] = self._measure(way)
+                    self.seconds[way] = self._measure(way)
                 except Exception as error:  # one by one went well, so it is this way that fails
                     self.refused[way.label] = failure(error)
-        ranked = sorted((way for way in ways if way in self._seconds), key=self._seconds.__getitem__)
+        ranked = sorted((way for way in ways if way in self.seconds), key=self.seconds.__getitem__)
         # A stack larger than a worker's share would leave somebody idle.
         shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
         if asked.kind == "processes":
@@ -132,15 +130,15 @@ class _Contest:
         least = min(len(self._orders), 2 * self._workers * max(way.stack or 1 for way in rivals))
         if not self._affordable(2 * least * len(rivals), ranked[0]):
             return [*shared, *ranked]
-        step_seconds = self._seconds[ranked[0]] / self._work.sum()
+        step_seconds = self.seconds[ranked[0]] / self._work.sum()
         count = max(least, int(_REHEARSAL / step_seconds))
         measured = self._rehearse(rivals, self._orders[:count], step_seconds)
-        self._seconds |= measured
+        self.seconds |= measured
         return [*sorted(measured, key=measured.__getitem__), *(way for way in ranked if way not in measured)]
 
     def _affordable(self, steps: int, way: ExecutorSettings) -> bool:
         """Whether there is time for so many steps of a client, as fast as that way."""
-        return bool(perf_counter() + steps * self._seconds[way] / self._work.sum() < self._until)
+        return bool(perf_counter() + steps * self.seconds[way] / self._work.sum() < self._until)
 
     def _ways(self) -> list[ExecutorSettings]:
         """Every way to train in this process that fits what was asked for, the most promising first."""
