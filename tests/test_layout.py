@@ -95,6 +95,18 @@ def test_folders_are_those_of_the_source() -> None:
     assert strange == set()
 
 
+def test_files_that_the_docs_name_are_there() -> None:
+    """Also those below the package that are named without it; one is a place for something new."""
+    named = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|sh|yaml|md))`")
+    missing = {
+        (str(page.relative_to(ROOT)), path)
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for path in named.findall(page.read_text(encoding="utf-8"))
+        if not any((base / path).exists() for base in (ROOT, SOURCE, page.parent)) and not path.startswith("runs/")
+    }
+    assert missing == {("docs/architecture.md", "local/executors/ray.py")}
+
+
 def test_every_helper_has_its_line() -> None:
     lines = re.findall(r"^- `(\w+)`: ", helpers.__doc__ or "", re.MULTILINE)
     assert lines == sorted(path.stem for path in (TESTS / "helpers").glob("*.py") if path.stem != "__init__")

@@ -128,17 +128,17 @@ class Experiment(Section):
                 "accepted: local.epochs of 2 or more"
             )
         self._check_pace()
-        bounds = {"max_norm": self.gate.max_norm, "min_norm": self.gate.min_norm}
-        for field, bound in bounds.items():
-            if bound is not None and self.algorithm.rules()[0].uploads == "none":
+        needs_weights: dict[str, float | str | None] = {
+            "gate.max_norm": self.gate.max_norm,
+            "gate.min_norm": self.gate.min_norm,
+            "wire": next((each.kind for each in self.wire if each.kind == "clip"), None),
+        }
+        for field, value in needs_weights.items():
+            if value is not None and self.algorithm.rules()[0].uploads == "none":
                 raise InputError(
-                    f"gate.{field}: {bound:g} is not accepted with {self.algorithm.label}, whose clients send no "
-                    "weights; accepted: remove it"
+                    f"{field}: {value} is not accepted with {self.algorithm.label}, whose clients send no weights; "
+                    "accepted: without it"
                 )
-        if any(each.kind == "clip" for each in self.wire) and self.algorithm.rules()[0].uploads == "none":
-            raise InputError(
-                f"wire: clip needs clients that send weights, and those of {self.algorithm.label} send none; remove it"
-            )
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
                 "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "

@@ -103,7 +103,9 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     }
     for field, value in asked.items():
         if value:
-            raise InputError(f"{field}: {value!r} is not accepted, this data is already dealt out; remove it")
+            raise InputError(
+                f"{field}: {value!r} is not accepted, this data is already dealt out; accepted: without it"
+            )
     if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
         raise InputError(
             f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
