@@ -128,15 +128,15 @@ class Experiment(Section):
                 "accepted: local.epochs of 2 or more"
             )
         self._check_pace()
-        needs_weights: dict[str, float | str | None] = {
+        needs_weights = {
             "gate.max_norm": self.gate.max_norm,
             "gate.min_norm": self.gate.min_norm,
             "wire": next((each.kind for each in self.wire if each.kind == "clip"), None),
         }
-        for field, value in needs_weights.items():
-            if value is not None and self.algorithm.rules()[0].uploads == "none":
+        for field, given in needs_weights.items():
+            if given is not None and self.algorithm.rules()[0].uploads == "none":
                 raise InputError(
-                    f"{field}: {value} is not accepted with {self.algorithm.label}, whose clients send no weights; "
+                    f"{field}: {given} is not accepted with {self.algorithm.label}, whose clients send no weights; "
                     "accepted: without it"
                 )
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
