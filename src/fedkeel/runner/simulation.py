@@ -113,7 +113,10 @@ class Simulation(Stateful):
 
     def _handle(self, event: ev.Event) -> RoundEnd | None:
         """What an event leads to; the round, if that ends with it."""
-        commands, events = self.core.on(event), deque[ev.Event]()
+        commands = self.core.on(event)
+        if not commands:
+            return None
+        events = deque[ev.Event]()
         while True:
             for command in commands:
                 if isinstance(command, ev.RoundOver):

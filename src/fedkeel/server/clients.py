@@ -58,24 +58,20 @@ class AtWork(Stateful):
             self.versions[client] = version
             self.held[version] = self.held.get(version, 0) + 1
 
-    def order(self, client: int) -> Order | None:
-        """The client's job, if it has one."""
-        return self.sent[client].order if client in self.sent else None
-
     def find(self, client: int, job: int) -> Sent | None:
         """The client's job, if it is the one of that number."""
-        order = self.order(client)
-        return self.sent[client] if order is not None and order.job == job else None
+        sent = self.sent.get(client)
+        return sent if sent is not None and sent.order.job == job else None
 
     def end(self, client: int, job: int) -> Sent | None:
         """The client's job is over, if it is the one of that number."""
         sent = self.find(client, job)
         if sent is not None:
+            del self.sent[client]
             version = self.versions.pop(client)
             self.held[version] -= 1
             if not self.held[version]:
                 del self.held[version]
-            del self.sent[client]
         return sent
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -77,9 +77,11 @@ class Core(Stateful):
 
     def on(self, event: ev.Event) -> list[ev.Command]:
         """What an event leads to, to be carried out in this order."""
-        waits = ev.Delivered if self._taking else ev.Answered if self.waves.asked is not None else None
-        if waits is not None and not isinstance(event, waits):
-            raise FedkeelError(f"the world tells {type(event).__name__} before it has answered with {waits.__name__}")
+        if self._taking or self.waves.asked is not None:
+            waits = ev.Delivered if self._taking else ev.Answered
+            if not isinstance(event, waits):
+                told = type(event).__name__
+                raise FedkeelError(f"the world tells {told} before it has answered with {waits.__name__}")
         if self.over:
             return []
         self._now = event.time
@@ -131,7 +133,8 @@ class Core(Stateful):
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
-        expected = self.at_work.order(event.client)
+        out = self.at_work.sent.get(event.client)
+        expected = None if out is None else out.order
         refusal = self.gate.claim(event.client, event.job, event.version, expected, self.model.version)
         order = event.order or (expected if refusal is None else None)
         sent = None if order is None else self.at_work.end(event.client, order.job)

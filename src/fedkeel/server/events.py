@@ -74,7 +74,7 @@ class Asked:
     job: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes three times as long to make: there are thousands
 class Arrived:
     """An upload is there, or its header is."""
 

@@ -136,7 +136,7 @@ class GlobalModel(Stateful):
             w=trained.w if self._sent is None else torch.where(self._sent, trained.w, start),
             start=start,
             samples=torch.from_numpy(samples[:, None]).to(device),
-            epochs=torch.tensor([[order.epochs] for order in orders]),
+            epochs=torch.tensor([order.epochs for order in orders])[:, None],
             steps=trained.steps[:, None].to(device),
             lr=trained.lr,
             messages=trained.messages,
@@ -146,6 +146,6 @@ class GlobalModel(Stateful):
             draws=None if None in draws else torch.tensor(draws, device=device),
             momentum=self._momentum,
             pull=self.client_rule.pull,
-            slot=torch.tensor([[order.slot] for order in orders]) if fresh is not None else None,
+            slot=torch.tensor([order.slot for order in orders])[:, None] if fresh is not None else None,
             fresh=fresh,
         )

@@ -60,7 +60,7 @@ def stacked(values: Sequence[Any], device: torch.device) -> Any:
         return {name: stacked([value[name] for value in values], device) for name in first}
     if isinstance(first, Fresh):
         return Fresh(*(stacked([getattr(value, each.name) for value in values], device) for each in fields(Fresh)))
-    return torch.tensor([[value] for value in values], device=device)
+    return torch.tensor([*values], device=device)[:, None]
 
 
 def stacked_fresh(orders: Sequence[Order], device: torch.device) -> Fresh[Tensor] | None:

@@ -245,6 +245,8 @@ class Simulated(Stateful):
         """A job ends with an upload, which faults may lose, falsify or send twice."""
         order, fault, core = flight.order, flight.fault, self._core
         self.flights.land(flight)
+        if not fault:
+            return ev.Arrived(self.now, order.client, order.job, order.version, flight.upload_bytes, order, flight)
         if fault == LOST:
             self.desk.collect([order], core.ahead)
             more = flight.upload_bytes, self._work(order)
