@@ -56,7 +56,8 @@ drag = method("drag", client=Drag, server=Heavy)
 lone = method("lone", client=Drag, server=Lone)
 """
 WRONG = """
-from fedkeel import Average, ClientRule, ServerRule, method
+import torch
+from fedkeel import Average, ClientRule, Receipt, ServerRule, method
 
 class Pull(ClientRule):
     strength: float = 0.5
@@ -98,6 +99,26 @@ class Flat(ClientRule):
 class InPlace(ClientRule):
     def begin(self, job, oracle):
         job.start.add_(1)
+        return job
+class Typo(ClientRule):
+    def steps(self, job, w, oracle): return oracle.grad(w)
+class Counts(ClientRule):
+    _count: int = 0
+class ServerInPlace(Average):
+    def aggregate(self, state, updates):
+        state.w.add_(1)
+        return super().aggregate(state, updates)
+class EagerInPlace(ServerRule):
+    pace = "concurrency"
+    def receive(self, state, update, view):
+        state.w.add_(update.delta[0])
+        return state, Receipt(weight=1.0)
+class Sends(ServerRule):
+    def send(self, state, client): return {"v": torch.zeros(3)}
+    def aggregate(self, state, updates): return Average().aggregate(state, updates)
+class Uses(ClientRule):
+    def begin(self, job, oracle):
+        job.received["v"].add_(1)
         return job
 class Shown(Average):
     def report(self, state): return {"norm": state.w.norm()}
@@ -287,6 +308,9 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
     [
         ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
         ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
+        ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
+        ("client=wrong_rules:Typo", "Typo has a method steps, which nobody calls; did you mean step?"),
+        ("client=wrong_rules:Counts", "Counts has _count, which no checkpoint holds; accepted: ServerState.memory, or"),
         ("algorithm=nowhere:x", ": run the command where nowhere.py is); accepted: module:name of a method"),
         ("algorithm=needy:x", "cannot be imported (ModuleNotFoundError: No module named 'absent'); accepted: "),
         (
@@ -412,12 +436,25 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
     ("rule", "said"),
     [
         ("Flat", r"given weights \[\d+\]; accepted: \[1, \d+\]"),
-        ("InPlace", "InPlace: it changes the weights .* in place"),
+        ("InPlace", "InPlace: a hook changes tensors in place"),
     ],
 )
 def test_weights_that_are_not_a_stack_or_are_changed_in_place(rule: str, said: str, executor: str) -> None:
     with pytest.raises(FedkeelError, match=said):
         federation.train({"client": f"wrong_rules:{rule}"}, executor, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"server": "wrong_rules:ServerInPlace"}, "ServerInPlace: aggregate changes tensors in place"),
+        ({"server": "wrong_rules:EagerInPlace"}, "EagerInPlace: receive changes tensors in place"),
+        ({"client": "wrong_rules:Uses", "server": "wrong_rules:Sends"}, "Uses: a hook changes tensors in place"),
+    ],
+)
+def test_what_a_rule_is_given_stays_as_it_is(rules: dict[str, str], said: str) -> None:
+    with pytest.raises(FedkeelError, match=said):
+        federation.train(rules, "serial", rounds=1)
 
 
 SCRIPT = """

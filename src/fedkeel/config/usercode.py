@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
@@ -84,6 +85,17 @@ def _instead(module: str, error: BaseException) -> str:
     """Which file was imported, where it lacks the name: it may be another one of that name."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return f", in {label(file)}" if file and isinstance(error, AttributeError) else ""
+
+
+def misspelt(own: type, base: type) -> str | None:
+    """A method of a user's class whose name is nearly that of one that the base class has, if there is one."""
+    known = [name for name in vars(base) if not name.startswith("_") and callable(getattr(base, name))]
+    names = {name for each in own.__mro__[: own.__mro__.index(base)] for name in vars(each) if not name.startswith("_")}
+    for name in sorted(name for name in names if not hasattr(base, name) and callable(getattr(own, name, None))):
+        near = get_close_matches(name, known, 1, 0.8)
+        if near:
+            return f"a method {name}, which nobody calls; did you mean {near[0]}?"
+    return None
 
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:

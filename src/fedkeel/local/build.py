@@ -58,10 +58,10 @@ class Workshop:
         """For these settings; processes start when they are first needed."""
         trainer = self.trainer(settings)
         evaluator = Evaluator(self.module, self.data, bool(settings.channels_last))
-        common = trainer, evaluator, self.data, self.local, settings.stack or None
         if settings.kind == "processes":
-            return Processes(*common, workers=settings.workers or cores())
-        return InProcess(*common)
+            return Processes(trainer, evaluator, settings.stack or None, settings.workers or cores())
+        assert settings.kind in ("serial", "vectorised")
+        return InProcess(trainer, evaluator, settings.stack or None)
 
 
 def cores() -> int:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batches, steps
@@ -20,11 +19,12 @@ from fedkeel.local.oracle import BatchOracle
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
+from fedkeel.methods.returned import left_alone
 from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.orders import Columns, Order, stacked, stacked_fresh
-from fedkeel.wire.transform import STATE, Chain, Keys, changed
+from fedkeel.wire.transform import Chain, apart, changed
 
 _SPECIAL = {"lr", "slot", "fresh"}
 _COMMON = sorted({each.name for each in fields(Order)} & {each.name for each in fields(Job)} - _SPECIAL)
@@ -50,24 +50,23 @@ class Trainer:
         """
         assert not self.gradient.alone or len(orders) == 1
         start = orders[0].start
-        version = start._version
         where = ([o.drawn for o in orders], [o.client for o in orders], [o.epochs for o in orders])
         batches = Batches(self.data, self.local, self.seed, *where, start.dtype)
         trained = self.rule.trains
         moving = None if trained == "all" else self.layout.mask(trained).to(start)
         oracle = BatchOracle(self.gradient, batches, self.local, moving)
-        job, rule = self._job(orders, batches), self._rule_of(orders[0])
-        state = {name: tensor for name, tensor in job.kept.items() if name.startswith(STATE)}
-        if state:
-            job = replace(job, kept={name: tensor for name, tensor in job.kept.items() if name not in state})
-        wire = Chain() if orders[0].survey else self.wire
+        rule, wire = (self.rule.survey, Chain()) if orders[0].survey else (self.rule, self.wire)
+        assert rule is not None
+        job = self._job(orders, batches)
+        state, own = apart(job.kept)
+        job = replace(job, kept=own)
+        given = [t for o in orders for t in (o.start, *o.received.values(), *o.kept.values())]
         devices = [start.device] if start.is_cuda else []
         with torch.random.fork_rng(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
             # The server reads other weights than were trained: only those are put into `out`.
-            outcome = train(job, rule, oracle, limit, None if wire else out)
-        if start._version != version:
-            raise FedkeelError(f"{type(rule).__name__}: it changes the weights that it is given in place")
+            with left_alone(rule, "a hook", given):
+                outcome = train(job, rule, oracle, limit, None if wire else out)
         loss = torch.from_numpy(oracle.loss)
         sends = rule.sends(self.layout, orders[0].received)
         _check(rule, outcome, sends)
@@ -75,9 +74,8 @@ class Trainer:
         finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
         if wire:
-            origin = stacked([order.start for order in orders], start.device)
             travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)
-            read = changed(wire, w, origin, travels, message, sends, state, self._keys(where[0], where[1]))
+            read = changed(wire, w, job.start, travels, message, sends, state, (self.seed, *where[:2]))
             w, message, kept = read.w, read.messages, {**kept, **read.kept}
         return {
             "w": w,
@@ -103,18 +101,6 @@ class Trainer:
             momentum=self.local.momentum,
             layout=self.layout,
         )
-
-    def _keys(self, waves: Sequence[int], clients: Sequence[int]) -> Keys:
-        """Random streams of each client's own, for each transform on the wire."""
-        return lambda number: streams.keys(self.seed, "wire", number, np.array(waves), np.array(clients))
-
-    def _rule_of(self, order: Order) -> ClientRule:
-        """By which an order is to be done."""
-        if not order.survey:
-            return self.rule
-        if self.rule.survey is None:
-            raise FedkeelError(f"{type(self.rule).__name__} answers no survey")
-        return self.rule.survey
 
 
 def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends]) -> None:

@@ -155,6 +155,13 @@ def _check_rule(rule: object, side: str, what: str) -> None:
     base = _BASES[side]
     if not (isinstance(rule, type) and issubclass(rule, base)):
         raise InputError(f"{what} is {_a(rule)}; accepted: a class made from fedkeel.{base.__name__}")
+    hidden = next(iter(rule.__private_attributes__), None)
+    if hidden:
+        raise InputError(
+            f"{what} has {hidden}, which no checkpoint holds; accepted: ServerState.memory, or what end keeps"
+        )
+    if typo := usercode.misspelt(rule, base):
+        raise InputError(f"{what} has {typo}")
     for name, field in rule.model_fields.items():
         if name in _TAKEN or hasattr(base, name):
             raise InputError(f"{what} has a setting called {name}, which means something else; accepted: another name")

@@ -5,7 +5,8 @@ Only types and shapes are compared, so that it costs next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -89,6 +90,19 @@ def check_question(rule: ServerRule, found: object) -> None:
     """What goes down for a survey."""
     if not isinstance(found, Brief):
         raise FedkeelError(f"{type(rule).__name__}: plan yielded {described(found)}; accepted: a Brief")
+
+
+@contextmanager
+def left_alone(rule: Section, hook: str, given: Iterable[Tensor]) -> Iterator[None]:
+    """Refuse a hook that changes in place what it was given: others read that, and later rounds do."""
+    tensors = [*given]
+    before = [tensor._version for tensor in tensors]
+    yield
+    if [tensor._version for tensor in tensors] != before:
+        raise FedkeelError(
+            f"{type(rule).__name__}: {hook} changes tensors in place that it was given; accepted: new ones, such as "
+            "w = w + x, not w += x"
+        )
 
 
 def _is_pair(found: Any, first: type, second: type) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
-from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state
+from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state, left_alone
 from fedkeel.methods.server import Receipt, ServerRule, View
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
@@ -70,7 +70,8 @@ class GlobalModel(Stateful):
         """The next version from what came of a round with a barrier; returns each update's weight."""
         updates = self._updates(landed, trained)
         before = self.state.w
-        made = self.rule.aggregate(self.state, updates)
+        with left_alone(self.rule, "aggregate", self._given(updates)):
+            made = self.rule.aggregate(self.state, updates)
         check_aggregate(self.rule, made, before, len(landed))
         self.state, weights = made
         self._hold_still(before)
@@ -84,7 +85,9 @@ class GlobalModel(Stateful):
     def receive(self, landed: Landed, trained: Trained, view: View) -> Receipt:
         """Take in one update."""
         before = self.state.w
-        made = self.rule.receive(self.state, self._updates([landed], trained), view)
+        updates = self._updates([landed], trained)
+        with left_alone(self.rule, "receive", self._given(updates)):
+            made = self.rule.receive(self.state, updates, view)
         check_receive(self.rule, made, before)
         self.state, receipt = made
         self._hold_still(before)
@@ -92,6 +95,10 @@ class GlobalModel(Stateful):
             self._mix_buffers(trained.buffers[0], receipt)
         self.version += receipt.published
         return receipt
+
+    def _given(self, updates: Updates) -> list[Tensor]:
+        """What a rule must not change in place."""
+        return [self.state.w, *self.state.memory.values(), updates.w, updates.start, *updates.messages.values()]
 
     def _mix_buffers(self, arrived: Tensor, receipt: Receipt) -> None:
         """With a new version, the plain mean of all statistics since the last one, with the weight of their updates."""

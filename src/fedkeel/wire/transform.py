@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkeel import streams
 from fedkeel.config.section import Section
 from fedkeel.methods.types import Message, Sends
 
@@ -89,6 +90,12 @@ class Chain:
         return upload
 
 
+def apart(kept: Message) -> tuple[Message, Message]:
+    """(What a client keeps for a chain, what it keeps for its rule)."""
+    state = {name: tensor for name, tensor in kept.items() if name.startswith(STATE)}
+    return state, {name: tensor for name, tensor in kept.items() if name not in state} if state else kept
+
+
 @dataclass(frozen=True)
 class Read:
     """What the server reads of k clients' uploads, and what the clients keep for the chain."""
@@ -106,13 +113,18 @@ def changed(
     messages: Message,
     sends: Mapping[str, Sends],
     kept: Message,
-    keys: Keys,
+    where: tuple[int, Sequence[int], Sequence[int]],
 ) -> Read:
     """Weights [k, D] and messages, encoded and decoded again.
 
     Clients started from `start` [k, D] and send the weights that `travels` [D] names, or all; the others stay as they
-    were trained.
+    were trained. `where` names the random streams: the seed, the dispatch of each client, and the client.
     """
+    seed, waves, clients = where
+
+    def keys(number: int) -> NDArray[np.uint64]:
+        return streams.keys(seed, "wire", number, np.array(waves), np.array(clients))
+
     wide = {name: tensor for name, tensor in messages.items() if sends[name].goes_through}
     update = w - start if travels is None else (w - start)[:, travels]
     sent, after = chain.encode(Upload(update, wide), kept, keys)

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Score
 from fedkeel.local.executors.memory import Lender
-from fedkeel.local.settings import LocalSettings
 from fedkeel.local.trainer import Trainer, plan
 from fedkeel.wire.orders import Columns, Order, Trained, add, divided
 
@@ -23,8 +21,6 @@ class InProcess:
 
     trainer: Trainer
     evaluator: Evaluator
-    data: FederatedData
-    local: LocalSettings
     stack: int | None
     # Large results lie in memory that is used again: the system takes its time to hand out fresh pages.
     lender: Lender = field(default_factory=lambda: Lender(shared=False))
@@ -32,15 +28,15 @@ class InProcess:
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         columns: Columns = {}
         sums: Columns = {}
-        for rows in plan(orders, self.data, self.local, self.stack):
+        for rows in plan(orders, self.trainer.data, self.trainer.local, self.stack):
             out = columns["w"][span] if columns and (span := consecutive(rows)) else None
             part, more = divided(self.trainer([orders[row] for row in rows], limit, out))
             sums = add(sums, more)
-            columns = columns or self._room(part, orders)
+            columns = columns or self._lent(part, orders)
             put(part, rows, columns)
         return Trained(columns | sums)
 
-    def _room(self, part: Columns, orders: Sequence[Order]) -> Columns:
+    def _lent(self, part: Columns, orders: Sequence[Order]) -> Columns:
         """Columns for all orders, of the kinds that one part of them has."""
         shapes = {name: (len(orders), *tensor.shape[1:]) for name, tensor in part.items()}
         shapes["lr"] = len(orders), max(order.epochs for order in orders)

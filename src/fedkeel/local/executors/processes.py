@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import BATCH, Evaluator, score
 from fedkeel.local.executor import Score
@@ -37,7 +36,6 @@ from fedkeel.local.executors.worker import (
     TrainRequest,
     agreed,
 )
-from fedkeel.local.settings import LocalSettings
 from fedkeel.local.trainer import Trainer, plan
 from fedkeel.wire.orders import SUM, Columns, Order, Trained
 
@@ -58,17 +56,8 @@ class Processes:
     queue; who draws which does not change a result. A worker dies with this process, whatever kills that.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        evaluator: Evaluator,
-        data: FederatedData,
-        local: LocalSettings,
-        stack: int | None,
-        workers: int,
-    ) -> None:
-        self._trainer, self._evaluator, self._data, self._local = trainer, evaluator, data, local
-        self._stack, self._count = stack, workers
+    def __init__(self, trainer: Trainer, evaluator: Evaluator, stack: int | None, workers: int) -> None:
+        self._trainer, self._evaluator, self._stack, self._count = trainer, evaluator, stack, workers
         self._workers: list[_Worker] = []
         self._lender = Lender()
         self._tickets = self._parent = -1
@@ -76,7 +65,7 @@ class Processes:
         self._sent: Columns = {}
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        stacks = plan(orders, self._data, self._local, self._stack)
+        stacks = plan(orders, self._trainer.data, self._trainer.local, self._stack)
         packed, tensors = pack(orders)
         inputs = self._send({str(number): tensor for number, tensor in enumerate(tensors)})
         outputs, columns = self._lender.lend(self._numbers(orders))
