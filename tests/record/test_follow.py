@@ -18,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedkeel
-from fedkeel import InputError, run
+from fedkeel import Experiment, InputError, run
 from fedkeel.record import follow as module
-from fedkeel.record.folder import ROWS
-from fedkeel.record.rows import KINDS, Arrival, Evaluation, Refused, Round, RoundEnd, Row, Unfinished
+from fedkeel.record.folder import ROWS, RunFolder
+from fedkeel.record.rowfile import Position, RowFile
+from fedkeel.record.rows import KINDS, Arrival, Arrivals, Evaluation, Refused, Round, RoundEnd, Row, Unfinished
+from fedkeel.record.subject import Subject
 from fedkeel.runner.sinks import Sink, Start
 from tests.helpers import federation
 from tests.helpers.folders import faulty
@@ -120,48 +122,58 @@ class Writer:
         self._saved = [dict.fromkeys(ROWS, 0)]
         """Positions after each round that was written."""
         self._attempt = 0
-        self._pending: list[tuple[str, bytes]] = []
-        """What is left to write of the round."""
+        self._queue: list[tuple[str, bytes | int | None]] = []
+        """What comes next: a file and what is written, or where it is cut off; or one that is replaced."""
+        self._replace("run.json")
         self.alive, self.complete = True, False
 
     def step(self) -> None:
-        """One write."""
+        """One write, or one file that is cut off."""
         if self.complete or not self.alive:
             return
-        if not self._pending:
-            done = len(self._saved) - 1
-            if done == len(self._template):
-                self._finish()
-                return
-            names = ("clients", "unfinished", "refused", "rounds", "history")
-            self._pending = [(name, self._text(self._template[done][name])) for name in names]
-        name, text = self._pending.pop(0)
-        self._files[name].write(text)
-        if not self._pending:
-            self._saved.append({name: file.tell() for name, file in self._files.items()})
+        self._queue = self._queue or self._next()
+        name, what = self._queue.pop(0)
+        if what is None:
+            self._replace(name)
+            self.complete = name == "summary.json"
+        elif isinstance(what, int):
+            self._files[name].truncate(what)
+        else:
+            self._files[name].write(what)
+            if name == "history":
+                self._saved.append({name: os.fstat(file.fileno()).st_size for name, file in self._files.items()})
+
+    def _next(self) -> list[tuple[str, bytes | int | None]]:
+        """A round, or the end."""
+        done = len(self._saved) - 1
+        if done == len(self._template):
+            return [*((name, "".join(lines).encode()) for name, lines in self._rest.items()), ("summary.json", None)]
+        names = ("clients", "unfinished", "refused", "rounds", "history")
+        return [(name, self._text(self._template[done][name])) for name in names]
 
     def _text(self, lines: list[str]) -> bytes:
         """Real times differ from one attempt to the next, and so does the length of a row."""
         seconds = f'"wall_seconds": {10**self._attempt + 0.5}'
         return "".join(lines).replace('"wall_seconds": 0', seconds).encode()
 
-    def _finish(self) -> None:
-        for name, lines in self._rest.items():
-            self._files[name].write("".join(lines).encode())
-        (self.folder / "summary.json").touch()
-        self.complete = True
+    def _replace(self, name: str) -> None:
+        """By a new file; two resumptions of a real run are never at the same time."""
+        partial = self.folder / f"{name}.partial"
+        partial.write_text('{"schema": 2}')
+        os.utime(partial, (self._attempt, self._attempt))
+        partial.replace(self.folder / name)
 
     def kill(self, share: float) -> None:
-        """In the middle of a write."""
+        """In the middle of a write, or between two files that are cut off."""
         if not self.complete and self.alive:
-            if self._pending:
-                name, text = self._pending[0]
+            name, text = self._queue[0] if self._queue else ("", None)
+            if isinstance(text, bytes):
                 self._files[name].write(text[: int(len(text) * share)])
             self.alive = False
 
     def fail(self) -> None:
         """The jobs that are left are written down."""
-        if not self.complete and self.alive and not self._pending:
+        if not self.complete and self.alive and not self._queue:
             row = replace(LEFT, ended=float(self._attempt))
             self._files["unfinished"].write((json.dumps(row.plain()) + "\n").encode() * 2)
             self.alive = False
@@ -171,11 +183,16 @@ class Writer:
         if self.complete or self.alive:
             return
         self._saved = self._saved[: max(1, len(self._saved) - back)]
-        for name in ROWS:
-            self._files[name].truncate(self._saved[-1][name])
-        self._pending = []
+        names = ("rounds", *(name for name in ROWS if name != "rounds"))
+        self._queue = [*((name, self._saved[-1][name]) for name in names), ("run.json", None)]
         self._attempt += 1
         self.alive = True
+
+    def resume_at_once(self, back: int) -> None:
+        """The same, and all files are cut off."""
+        self.resume(back)
+        while self._queue:
+            self.step()
 
     def close(self) -> None:
         for file in self._files.values():
@@ -199,15 +216,15 @@ def template(folder: Path) -> tuple[list[dict[str, list[str]]], dict[str, list[s
     return found, {name: lines[name] for name in ("unfinished", "refused")}
 
 
-ACTIONS = st.one_of(
-    st.just(("step",)),
-    st.just(("step",)),
-    st.just(("step",)),
-    st.just(("round",)),
+STEPS = st.sampled_from([("step",), ("round",)])
+EVENTS = st.one_of(
+    STEPS,
     st.tuples(st.just("kill"), st.floats(0, 1)),
     st.just(("fail",)),
-    st.tuples(st.just("resume"), st.integers(0, 3)),
+    st.tuples(st.just("resume"), st.integers(0, 8)),
+    st.tuples(st.just("again"), st.integers(0, 8)),
 )
+ACTIONS = st.one_of(st.just([]), st.lists(STEPS, max_size=3), st.lists(EVENTS, max_size=4))
 
 
 CHOSEN = st.sampled_from([tuple(KINDS), ("history",), ("unfinished",)])
@@ -215,7 +232,7 @@ CHOSEN = st.sampled_from([tuple(KINDS), ("history",), ("unfinished",)])
 
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(ACTIONS, max_size=4), max_size=150), CHOSEN)
+@given(st.lists(ACTIONS, min_size=60, max_size=150), CHOSEN)
 def test_every_row_comes_once_whatever_happens(finished: Any, script: list[list[Any]], kinds: tuple[str, ...]) -> None:
     """Kills, failures and resumptions fall between any two of the follower's looks at a file."""
     folder, _ = finished
@@ -227,11 +244,14 @@ def test_every_row_comes_once_whatever_happens(finished: Any, script: list[list[
         def act() -> None:
             nonlocal acted
             acted += 1
-            assert acted < 3000, "it waits forever"
+            assert acted < 5000, "it waits forever"
             for name, *how in next(coming, [("resume", 1), ("step",)]):
                 if name == "round":
                     for _ in range(5):
                         writer.step()
+                elif name == "again":
+                    writer.kill(0.5)
+                    writer.resume(*how)
                 else:
                     getattr(writer, name)(*how)
 
@@ -282,7 +302,7 @@ def test_a_file_that_has_grown_past_where_it_was(tmp_path: Path, monkeypatch: py
 
     def again() -> None:
         writer.kill(0)
-        writer.resume(4)
+        writer.resume_at_once(4)
         write(9)
 
     rows = scripted(tmp_path, monkeypatch, lambda: write(6), again, writer.step)
@@ -303,12 +323,12 @@ def test_a_run_that_is_resumed_and_fails_while_a_round_is_read(tmp_path: Path, m
         looks += path.name == "unfinished.jsonl"
         if looks == 1 and writer.alive:
             writer.kill(0)
-            writer.resume(1)
+            writer.resume_at_once(1)
             writer.fail()
         return path.open("rb")
 
     def later() -> None:
-        writer.resume(0)
+        writer.resume_at_once(0)
         for _ in range(11):
             writer.step()
 
@@ -318,6 +338,97 @@ def test_a_run_that_is_resumed_and_fails_while_a_round_is_read(tmp_path: Path, m
     assert [row.why for row in found if isinstance(row, Unfinished)] == ["dropped out"]
     assert [row.round for row in found if isinstance(row, Round)] == [1, 2, 3]
     writer.close()
+
+
+# A folder as it is really written, cut off and written again.
+
+IN_ORDER = [(kind, round) for round in (1, 2, 3) for kind in (Round, Evaluation)]
+
+
+def three_rounds(folder: RunFolder) -> None:
+    for number in (1, 2, 3):
+        evaluation = Evaluation(
+            round=number, version=1, virtual_seconds=1, wall_seconds=1, accuracy=1, loss=1, bytes_up=1, bytes_down=1,
+            updates=1,
+        )  # fmt: skip
+        folder.add(RoundEnd(number, 1.0, 1.0, None, Arrivals(), [], [], {}, evaluation))
+
+
+def resumed(path: Path) -> RunFolder:
+    """There is no checkpoint: all rows are cut off."""
+    return RunFolder.reopen(path, Subject(Experiment()))[0]
+
+
+def written_again(path: Path) -> None:
+    with resumed(path) as folder:
+        three_rounds(folder)
+        folder.finish({})
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("cut", range(len(ROWS)))
+def test_rows_come_in_order_however_many_files_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int, before: bool
+) -> None:
+    """So many files are cut off and the others are not, before round 2 is looked for, or when its row was read."""
+
+    class KilledError(Exception):
+        pass
+
+    def cut_off(rows: RowFile, position: Position) -> None:
+        cuts.append(rows.path.name)
+        if len(cuts) > cut:
+            raise KilledError
+        real(rows, position)
+
+    with RunFolder.create(tmp_path, Subject(Experiment())) as folder:
+        three_rounds(folder)
+    rows, cuts, real = fedkeel.follow(tmp_path), list[str](), RowFile.rewind
+    found = [next(rows)]
+
+    def killed() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(RowFile, "rewind", cut_off)
+            with pytest.raises(KilledError):
+                resumed(tmp_path)
+
+    def opened(path: Path) -> Any:
+        if path.name == "history.jsonl" and not cuts:
+            killed()
+        return path.open("rb")
+
+    if before:
+        killed()
+    monkeypatch.setattr(module, "open_file", opened)
+    monkeypatch.setattr(module.time, "sleep", lambda _: written_again(tmp_path))
+    found += rows
+    assert len(cuts) == cut + 1
+    assert [(type(row), row.round) for row in found] == IN_ORDER
+
+
+def test_rows_come_in_order_if_they_are_all_cut_off_and_written_again_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of round 2 is there before and after the other files are read, but not all the time."""
+    with RunFolder.create(tmp_path, Subject(Experiment())) as folder:
+        three_rounds(folder)
+    rows = fedkeel.follow(tmp_path)
+    found, again = [next(rows)], list[RunFolder]()
+
+    def opened(path: Path) -> Any:
+        if path.name == "history.jsonl" and not again:
+            again.append(resumed(tmp_path))
+        elif path.name == "rounds.jsonl" and again and not path.stat().st_size:
+            with again[0] as folder:
+                three_rounds(folder)
+                folder.finish({})
+        return path.open("rb")
+
+    monkeypatch.setattr(module, "open_file", opened)
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    found += rows
+    assert again
+    assert [(type(row), row.round) for row in found] == IN_ORDER
 
 
 def test_half_a_line_is_no_row(finished: tuple[Path, Live], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

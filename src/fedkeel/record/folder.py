@@ -118,14 +118,23 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
 
     def _rewind(self, found: Loaded | None) -> None:
-        for name, rows in self._rows.items():
-            rows.rewind(found.state["rows"][name] if found else START)
+        """Cut off what was written after a checkpoint.
+
+        `rounds` comes first: while it has a round's row, the other files have all rows up to that one. `follow` relies
+        on that.
+        """
+        for name in sorted(ROWS, key="rounds".__ne__):
+            self._rows[name].rewind(found.state["rows"][name] if found else START)
 
     def _mark(self) -> None:
-        """Write down the folder's schema, where that has not happened yet."""
-        if not (self.path / RUN).exists():
-            with whole(self.path / RUN) as partial:
-                partial.write_text(schema.text(self._subject.beginning), encoding="utf-8")
+        """Write `run.json`; a resumed run writes it again, with the same content.
+
+        By the new file `follow` notices that rows were cut off. So this comes after that, and before new rows.
+        """
+        path = self.path / RUN
+        text = path.read_text(encoding="utf-8") if path.exists() else schema.text(self._subject.beginning)
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
 
     @property
     def beginning(self) -> Mapping[str, Any]:
