@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,8 +107,10 @@ def test_what_is_not_accepted(finished: tuple[Path, Live], tmp_path: Path) -> No
         with pytest.raises(InputError, match="is not accepted; accepted: a number of seconds"):
             fedkeel.follow(folder, **wrong)  # type: ignore[arg-type]
     for path in (tmp_path, tmp_path / "nothing", folder / "history.jsonl"):
-        with pytest.raises(InputError, match=r"follow: .* holds no run that was begun"):
+        with pytest.raises(InputError, match=r"follow: .* holds no run that was begun; .*, or a timeout to wait"):
             fedkeel.follow(path)
+    with pytest.raises(InputError, match=r"follow: .* holds no run .*; accepted: a folder made by fedkeel run$"):
+        fedkeel.follow(folder / "history.jsonl", timeout=1)  # it will never be a folder
 
 
 # A writer whose every step can fall between any two looks of the follower.
@@ -474,6 +478,75 @@ def test_a_row_that_is_damaged_is_told(finished: tuple[Path, Live], tmp_path: Pa
             [*fedkeel.follow(folder, poll_seconds=1e-3, timeout=60)]
 
 
+class Unreadable(BytesIO):
+    """A file on a disk that fails."""
+
+    def read(self, _: object = None) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    __next__ = read
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_fault_that_passes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool) -> None:
+    """The same one may come again later, but not twice in a row."""
+    writer, faulty = Writer(tmp_path, by_hand([0] * 3), {}), True
+
+    def opened(path: Path) -> Any:
+        if faulty and path.name == "rounds.jsonl":
+            return Unreadable() if opens else Unreadable().read()
+        return path.open("rb")
+
+    def mended() -> None:
+        nonlocal faulty
+        faulty = False
+
+    def faulty_again() -> None:
+        nonlocal faulty
+        faulty = True
+        for _ in range(5):
+            writer.step()
+
+    def completed() -> None:
+        writer.step()
+        assert writer.complete
+
+    monkeypatch.setattr(module, "open_file", opened)
+    rows = scripted(tmp_path, monkeypatch, *[mended, faulty_again] * 3, mended, completed)
+    assert [(type(row), row.round) for row in rows] == IN_ORDER
+    (tmp_path / "summary.json").unlink()
+    faulty = True
+    rows = scripted(tmp_path, monkeypatch, lambda: None)
+    with pytest.raises(
+        InputError, match=r"^run folder .*: rounds.jsonl cannot be read \(Input/output error\); accepted"
+    ):
+        next(rows)
+    writer.close()
+
+
+def test_a_line_that_is_completed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read next after half a line is no line, even if it looks like one."""
+
+    class Growing(BytesIO):
+        def __next__(self) -> bytes:
+            if not parts:
+                raise StopIteration
+            return parts.pop(0)
+
+    writer = Writer(tmp_path, by_hand([1]), {})
+    parts = [b'{"half', (json.dumps(LEFT.plain()) + "\n").encode()]
+    for _ in range(5):
+        writer.step()
+
+    def opened(path: Path) -> Any:
+        return Growing() if parts and path.name == "unfinished.jsonl" else path.open("rb")
+
+    monkeypatch.setattr(module, "open_file", opened)
+    rows = scripted(tmp_path, monkeypatch, parts.clear, (tmp_path / "summary.json").touch)
+    assert [row.why for row in rows if isinstance(row, Unfinished)] == ["dropped out"]
+    writer.close()
+
+
 def test_rows_that_are_missing_in_a_complete_run_are_told(finished: tuple[Path, Live], tmp_path: Path) -> None:
     writer = Writer(tmp_path, *template(finished[0]))
     while not writer.complete:
@@ -485,14 +558,80 @@ def test_rows_that_are_missing_in_a_complete_run_are_told(finished: tuple[Path, 
         [*fedkeel.follow(tmp_path)]
 
 
-def test_silence_is_told(finished: tuple[Path, Live], tmp_path: Path) -> None:
-    writer = Writer(tmp_path, *template(finished[0]))
-    for _ in range(10):
-        writer.step()
+# Waiting.
+
+
+class Clock:
+    """The time for a follower; what was agreed on happens when it comes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **happens: Callable[[], object]) -> None:
+        self.now = 0.0
+        self._happens = {float(name.removeprefix("at_")): what for name, what in happens.items()}
+        monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+        for when in [when for when in self._happens if when <= self.now]:
+            self._happens.pop(when)()
+
+
+def test_silence_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time counts from the last row."""
+    writer = Writer(tmp_path, by_hand([0] * 9), {})
+
+    def round() -> None:
+        for _ in range(5):
+            writer.step()
+
+    clock = Clock(monkeypatch, at_8=round, at_16=round, at_24=round)
+    rows, found = fedkeel.follow(tmp_path, "rounds", timeout=10, poll_seconds=4), list[int]()
+    with pytest.raises(TimeoutError, match=f"^follow: the run in {tmp_path} is not complete, and .* row for 10 s$"):
+        found.extend(row.round for row in rows)
+    assert found == [1, 2, 3]
+    assert clock.now == 34
     writer.close()
-    rows = fedkeel.follow(tmp_path, "rounds", timeout=0.05, poll_seconds=0.01)
-    assert [next(rows).round, next(rows).round] == [1, 2]
-    with pytest.raises(TimeoutError, match=r"no new row in .* for 0.05 s; the run is not complete"):
+
+
+def test_a_run_that_has_not_begun_is_waited_for(
+    finished: tuple[Path, Live], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for its first row counts from its beginning."""
+
+    def begin() -> None:
+        (tmp_path / "a").mkdir()
+        writer.append(Writer(tmp_path / "a", *template(finished[0])))
+
+    def end() -> None:
+        while not writer[0].complete:
+            writer[0].step()
+        writer[0].close()
+
+    writer: list[Writer] = []
+    clock = Clock(monkeypatch, at_8=begin, at_16=end)
+    rows = fedkeel.follow(tmp_path / "a", timeout=10, poll_seconds=4)
+    assert [timeless(row) for row in rows] == [timeless(row) for row in fedkeel.follow(finished[0])]
+    assert clock.now == 16
+
+
+def test_a_run_that_never_begins_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(TimeoutError, match=f"^follow: no run has begun in {tmp_path}/a for 10 s$"):
+        next(fedkeel.follow(tmp_path / "a", timeout=10, poll_seconds=4))
+    assert clock.now == 10
+
+
+def test_a_run_of_a_later_version_is_refused_when_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin() -> None:
+        (tmp_path / "run.json").write_text('{"schema": 9}')
+        (tmp_path / "experiment.yaml").touch()
+
+    Clock(monkeypatch, at_4=begin)
+    rows = fedkeel.follow(tmp_path, timeout=10, poll_seconds=4)
+    with pytest.raises(InputError, match="its schema 9 is not accepted"):
         next(rows)
 
 
@@ -516,10 +655,6 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
 def test_a_run_is_followed_across_a_kill(tmp_path: Path) -> None:
     running, found = start(tmp_path, *WORDS), list[Row]()
     try:
-        for _ in range(6000):
-            if (tmp_path / "a" / "experiment.yaml").exists() or running.poll() is not None:
-                break
-            module.time.sleep(0.01)
         for row in fedkeel.follow(tmp_path / "a", timeout=120, poll_seconds=0.02):
             found.append(row)
             if isinstance(row, Round) and row.round == 14:  # the last checkpoint is of round 10, or a little later

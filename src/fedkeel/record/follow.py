@@ -30,7 +30,8 @@ def follow(
     Rows come round by round: arrivals, unfinished jobs, refused uploads, the round itself, its evaluation. What came
     after the last round comes last. `kinds` chooses among them by the names of their files. If the run is stopped or
     killed, this waits for somebody to resume it. Rows that are then written again are not yielded again. After
-    `timeout` seconds without a new row, it raises a TimeoutError.
+    `timeout` seconds without a new row, it raises a TimeoutError. With a `timeout`, it waits as long for a run that has
+    not begun yet.
     """
     chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
     for kind in sorted(chosen, key=str):
@@ -40,12 +41,46 @@ def follow(
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1e6):
             raise InputError(f"{name}: {shown(value)} is not accepted; accepted: a number of seconds, up to a million")
     path = Path(path)
-    if not (path / schema.EXPERIMENT).is_file():
+    if _begun(path):
+        schema.check(path)
+    elif timeout is None or (path.exists() and not path.is_dir()):
+        wait = ", or a timeout to wait for a run to begin" if timeout is None else ""
         raise InputError(
-            f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run"
+            f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run{wait}"
         )
+    return _rows(path, chosen, timeout, poll_seconds)
+
+
+def _begun(path: Path) -> bool:
+    return (path / schema.EXPERIMENT).is_file()
+
+
+def _rows(path: Path, kinds: frozenset[str], timeout: float | None, poll_seconds: float) -> Iterator[Row]:
+    waiting = _Waiting(timeout, poll_seconds)
+    while not _begun(path):
+        waiting.sleep(f"no run has begun in {path}")
     schema.check(path)
-    return _Follower(path, chosen).rows(timeout, poll_seconds)
+    waiting.begin()
+    yield from _Follower(path, kinds).rows(waiting)
+
+
+class _Waiting:
+    """Sleeps between two looks, until a time is over."""
+
+    def __init__(self, timeout: float | None, poll_seconds: float) -> None:
+        self._timeout, self._poll_seconds = timeout, poll_seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Count the time from now."""
+        self._end = inf if self._timeout is None else time.monotonic() + self._timeout
+
+    def sleep(self, said: str) -> None:
+        """Wait a little; if the time is over, raise an error that says this."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"follow: {said} for {self._timeout:g} s")
+        time.sleep(min(self._poll_seconds, left))
 
 
 class _Follower:
@@ -67,21 +102,18 @@ class _Follower:
         self._damage = ""
         """What was wrong when we last looked, if anything was."""
 
-    def rows(self, timeout: float | None, poll_seconds: float) -> Iterator[Row]:
+    def rows(self, waiting: _Waiting) -> Iterator[Row]:
         """All rows, as they come."""
-        end = inf if timeout is None else time.monotonic() + timeout
         while True:
             complete = (self._path / schema.SUMMARY).exists()  # before the rows: then none is still to come
             found = self._look(complete)
             if found:
                 yield from (row for kind, row in found if kind in self._kinds)
-                end = inf if timeout is None else time.monotonic() + timeout
+                waiting.begin()
             elif complete:
                 return
-            elif time.monotonic() >= end:
-                raise TimeoutError(f"follow: no new row in {self._path} for {timeout:g} s; the run is not complete")
             else:
-                time.sleep(min(poll_seconds, max(0.0, end - time.monotonic())))
+                waiting.sleep(f"the run in {self._path} is not complete, and there was no new row")
 
     def _look(self, complete: bool) -> list[tuple[str, Row]]:
         """What is next, if it is there: the rows of a round, an evaluation, or at the end the rest."""
