@@ -31,7 +31,7 @@ def check(folder: Path) -> int:
         with open_file(folder / RUN) as file:
             told: Any = json.loads(file.read(1_000_000))
         schema = told["schema"]
-    except (FileNotFoundError, NotADirectoryError):  # of a folder that is none, others tell
+    except (FileNotFoundError, NotADirectoryError):  # a path that is no folder is refused elsewhere
         return 1
     except OSError as error:
         raise InputError(
