@@ -128,6 +128,9 @@ def test_columns_that_only_repeat_their_default_are_not_written() -> None:
 
 def test_rows_are_read_without_pytorch() -> None:
     """Whoever watches a run from another process starts at once; the server core can import the row types."""
-    code = "import sys, fedkeel.record.follow; print([name for name in ('torch', 'pydantic') if name in sys.modules])"
+    code = (
+        "import sys, fedkeel; fedkeel.follow, fedkeel.Round, fedkeel.Evaluation, fedkeel.Unfinished, fedkeel.Refused; "
+        "print([name for name in ('torch', 'pydantic') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

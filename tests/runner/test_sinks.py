@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from fedkeel import DivergenceError, FedkeelError, InputError, Sink, Stop, StoppedError, resume, run
+from fedkeel import (
+    DivergenceError,
+    FedkeelError,
+    InputError,
+    RoundEnd,
+    Sink,
+    SinkError,
+    Start,
+    Stop,
+    StoppedError,
+    resume,
+    run,
+)
 from fedkeel.local.executors import choose
-from fedkeel.record.rows import RoundEnd
-from fedkeel.runner.sinks import SinkError, Start
 from tests.helpers import federation
 from tests.helpers.folders import faulty, left, resumed, rows, same
 
