@@ -1,13 +1,10 @@
-"""Counts lines of code by folder of the package, without comments, docstrings and blank lines.
-
-python scripts/count_lines.py [FOLDER]      default: src/fedkeel beside this script
-"""
+"""Counts lines of code by folder of the package, without comments, docstrings and blank lines."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
-import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -31,7 +28,12 @@ def code_lines(text: str) -> int:
 
 def main() -> None:
     """One row per folder below the package, and the sum."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / "src" / "fedkeel"
+    parser = argparse.ArgumentParser(description=__doc__)
+    package = Path(__file__).parents[1] / "src" / "fedkeel"
+    parser.add_argument("folder", nargs="?", type=Path, default=package, help="default: src/fedkeel of this repository")
+    root: Path = parser.parse_args().folder
+    if not root.is_dir():
+        parser.error(f"{root} is no folder; accepted: a folder of Python files")
     counts: Counter[str] = Counter()
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root).parts

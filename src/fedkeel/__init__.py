@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from fedkeel.methods.types import Message, Sends, Weighting
     from fedkeel.params import Layout
     from fedkeel.record.follow import follow
-    from fedkeel.record.rows import Arrival, Evaluation, RoundEnd
-    from fedkeel.runner.sinks import Sink
+    from fedkeel.record.rows import Arrival, Evaluation, Refused, Round, RoundEnd, Unfinished
+    from fedkeel.runner.sinks import Sink, SinkError, Start
     from fedkeel.runner.stopping import Stop
 
 __all__ = [
     "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
     "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
-    "Oracle", "Plan", "Progress", "Receipt", "Result", "RoundEnd", "Sends", "ServerRule", "ServerState", "Sink", "Stop",
-    "StoppedError", "Sums", "Updates", "View", "Weighting", "follow", "method", "resume", "run",
+    "Oracle", "Plan", "Progress", "Receipt", "Refused", "Result", "Round", "RoundEnd", "Sends", "ServerRule",
+    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "Unfinished", "Updates", "View",
+    "Weighting", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -46,8 +47,8 @@ _HOMES = {
     "methods.types": ("Message", "Sends", "Weighting"),
     "params": ("Layout",),
     "record.follow": ("follow",),
-    "record.rows": ("Arrival", "Evaluation", "RoundEnd"),
-    "runner.sinks": ("Sink",),
+    "record.rows": ("Arrival", "Evaluation", "Refused", "Round", "RoundEnd", "Unfinished"),
+    "runner.sinks": ("Sink", "SinkError", "Start"),
     "runner.stopping": ("Stop",),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -172,7 +172,7 @@ def _execute(
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
             if stop.asked and tests_clients(simulation):
-                raise StoppedError(f"stopped after the last round, before clients are tested; {folder.standing}")
+                raise StoppedError(f"stopped after the last round, before clients are tested; {folder.advice}")
         tuned = score_clients(simulation, workshop, choice, summary, folder)
         sinks.finish(summary)
         simulation.release()  # what is kept of the run needs no workers

@@ -5,6 +5,7 @@ import pytest
 from fedkeel import Experiment, InputError
 from fedkeel.data.partition import Dirichlet
 from fedkeel.wire.cast import Cast
+from fedkeel.wire.clip import Clip
 
 SPELLINGS = [
     "dataset=fashion-mnist",
@@ -133,6 +134,18 @@ def test_a_list_of_sections_may_be_one_section_or_one_word(wire: str, tmp_path: 
     assert Experiment(wire=Cast()).wire == (Cast(),)
 
 
+@pytest.mark.parametrize("wire", ["clip", "{kind: clip}", "[clip]", "[{kind: clip, norm: 1}]"])
+def test_a_setting_of_a_section_in_a_list_is_set_by_its_place(wire: str, tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(f"wire: {wire}\n")
+    for setting in ("wire.0.norm=5", "wire.0={kind: clip, norm: 5}"):
+        assert Experiment.load(path, [setting]).wire == (Clip(norm=5),)
+        assert Experiment.load(overrides=[setting, f"wire={wire}"]).wire == (Clip(norm=5),)
+    path.write_text("wire: [cast, {kind: clip, norm: 1}, cast]\n")
+    settings = ["wire.1.norm=5", "wire.2=clip", "wire.2.norm=6"]
+    assert Experiment.load(path, settings).wire == (Cast(), Clip(norm=5), Clip(norm=6))
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -174,6 +187,18 @@ def test_a_list_of_sections_may_be_one_section_or_one_word(wire: str, tmp_path: 
         (["wire=[3]"], ["wire.0: 3 is not accepted"]),
         (["wire=clap"], ["wire.0.kind: 'clap' is unknown (did you mean clip?); accepted: cast, clip"]),
         (["wire=3"], ["wire: 3 is not accepted"]),
+        (["wire=clip"], ["wire.0.norm: this setting is missing"]),
+        (["wire=clip", "wire.1.norm=5"], ["wire.1.norm: there is no wire.1; accepted: wire.0"]),
+        (["wire=[cast, clip]", "wire.7=cast"], ["wire.7: there is no wire.7; accepted: wire.0 to wire.1"]),
+        (["wire.0.norm=5"], ["wire.0.norm: there is no wire.0; accepted: a value for wire itself, which is empty"]),
+        (["wire=[]", "wire.0=cast"], ["wire.0: there is no wire.0", "which is empty"]),
+        (["wire=clip", "wire.0=3", "wire.0.norm=5"], ["wire.0.norm: wire.0 is 3, which has no settings below it"]),
+        (["wire=clip", "wire.0.norm.x=5"], ["wire.0.norm: {'x': 5} is not accepted"]),
+        (["wire=clip", "wire.0.nrom=5"], ["wire.0.nrom: 'nrom' is not a setting of clip (did you mean norm?)"]),
+        (["wire=[clip]", "wire.norm=5"], ["wire.norm: wire is ['clip']", "accepted: a place in it, such as wire.0"]),
+        (["wire=[clip]", "wire.-1.norm=5"], ["wire.-1.norm: wire is ['clip']", "a place in it, such as wire.0"]),
+        (["wire=3", "wire.0.norm=5"], ["wire.0.norm: wire is 3, which has no settings below it"]),
+        (["model.0.name=x"], ["model.0: mlp-400 has no such option"]),
         (["target_accuracy=70"], ["target_accuracy", "70", "less than or equal to 1"]),
         (["stop_at_target=true"], ["stop_at_target", "target_accuracy"]),
         (["executor=gpu"], ["executor", "gpu", "serial"]),

@@ -22,6 +22,8 @@ from fedkeel.record import folder as folders
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import RunFolder, check_free, check_space
+from fedkeel.record.rowfile import RowFile
+from fedkeel.record.rows import Arrivals, Evaluation
 from fedkeel.record.subject import Subject
 from tests.helpers import federation
 from tests.helpers.disk import largest_file
@@ -88,6 +90,28 @@ def test_a_folder_that_is_let_go_of_is_free(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="in use"):
             RunFolder.reopen(tmp_path / "a", Subject(Experiment()))
         folder.close()
+
+
+def test_what_was_half_written_is_removed_when_the_run_is_resumed(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path, Subject(Experiment())).close()
+    before = left(tmp_path)
+    mine = tmp_path / "notes.partial"
+    for name in ("run.json", "summary.json", "client_accuracy.jsonl", "model.safetensors", "header.safetensors"):
+        (tmp_path / f"{name}.partial").write_text("half")
+    mine.write_text("mine")
+    RunFolder.reopen(tmp_path, Subject(Experiment()))[0].close()
+    assert left(tmp_path) == {**before, mine.name: b"mine"}
+
+
+def test_a_rounds_row_is_written_after_those_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = Evaluation(
+        round=1, version=1, virtual_seconds=1, wall_seconds=1, accuracy=1, loss=1, bytes_up=1, bytes_down=1, updates=1
+    )
+    written: list[str] = []
+    with RunFolder.create(tmp_path, Subject(Experiment())) as folder:
+        monkeypatch.setattr(RowFile, "add", lambda rows, _: written.append(rows.path.stem))
+        folder.add(RoundEnd(1, 1.0, 1.0, None, Arrivals(), [], [], {}, evaluation))
+    assert written == ["clients", "unfinished", "refused", "rounds", "history"]
 
 
 def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

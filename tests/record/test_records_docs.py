@@ -14,7 +14,7 @@ from tests.helpers.repository import ROOT
 def test_a_sink_and_a_follower_as_documented(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "architecture.md").read_text().partition("## Records\n")[2]
     examples = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     said = []
     for example in examples:
         (tmp_path / "example.py").write_text(example)
@@ -25,3 +25,5 @@ def test_a_sink_and_a_follower_as_documented(tmp_path: Path) -> None:
         said.append(done.stdout)
     assert re.fullmatch(r"best [\d.]+%, final [\d.]+%\n", said[0])
     assert re.fullmatch(r"1 0\.\d+\n2 0\.\d+\n3 0\.\d+\n", said[1])
+    round = r"(client \d+ was 0 versions behind\n){10}round \d: 10 arrived, 0 lost so far\naccuracy [\d.]+%\n"
+    assert re.fullmatch(f"({round}){{3}}", said[2])

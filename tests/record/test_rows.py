@@ -65,6 +65,11 @@ def test_a_rule_cannot_report_under_a_name_that_is_taken(name: str) -> None:
         Round(3, None, 4, 0, 1, {name: 1})
 
 
+def test_a_row_that_was_read_with_a_name_that_is_taken_is_damaged() -> None:
+    with pytest.raises(RowError, match=r"^report is no key of a row$"):
+        Round.read({**Round(3, None, 4, 0, 1, {}).plain(), "report": {}})
+
+
 def test_a_key_of_a_later_version_is_left_out() -> None:
     assert Unfinished.read({**UNFINISHED.plain(), "battery": 0.3}) == UNFINISHED
     assert Evaluation.read({**EVALUATION.plain(), "battery": 0.3}) == EVALUATION
@@ -123,6 +128,9 @@ def test_columns_that_only_repeat_their_default_are_not_written() -> None:
 
 def test_rows_are_read_without_pytorch() -> None:
     """Whoever watches a run from another process starts at once; the server core can import the row types."""
-    code = "import sys, fedkeel.record.follow; print([name for name in ('torch', 'pydantic') if name in sys.modules])"
+    code = (
+        "import sys, fedkeel; fedkeel.follow, fedkeel.Round, fedkeel.Evaluation, fedkeel.Unfinished, fedkeel.Refused; "
+        "print([name for name in ('torch', 'pydantic') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -131,12 +131,21 @@ def test_the_description_in_a_run_folder_is_an_experiment(tmp_path: Path) -> Non
 
 
 def test_a_folder_of_a_later_version_is_refused(old: Path, tmp_path: Path) -> None:
-    (old / "run.json").write_text('{"schema": 3, "fedkeel": "9.1", "more": []}')
-    said = f"run folder {old}: its schema 3 is not accepted, fedkeel '9.1' wrote it; accepted: up to 2, or that version"
-    for read in (RunRecord.read, fedkeel.follow, resume):
-        with pytest.raises(InputError) as error:
-            read(old)
-        assert str(error.value) == f"{said} of fedkeel"
+    for more, version in (
+        ('"fedkeel": "9.1", "more": []', "fedkeel 9.1"),
+        ('"more": []', "a later version of fedkeel"),
+        ('"fedkeel": null', "a later version of fedkeel"),
+        (f'"fedkeel": "{fedkeel.__version__}"', "a later version of fedkeel"),
+        ('"fedkeel": "9\\n1"', "fedkeel '9\\n1'"),
+    ):
+        (old / "run.json").write_text(f'{{"schema": 3, {more}}}')
+        for read in (RunRecord.read, fedkeel.follow, resume):
+            with pytest.raises(InputError) as error:
+                read(old)
+            assert str(error.value) == (
+                f"run folder {old}: its schema 3 is not accepted, {version} wrote it; "
+                "accepted: up to 2, or that version of fedkeel"
+            )
     (old / "experiment.yaml").write_text("quantum: true")  # nobody tries to understand the rest of it
     for words in (["run", "--resume", "old"], ["plot", "old"]):
         done = command(*words, cwd=tmp_path)
@@ -164,12 +173,13 @@ def test_a_file_that_cannot_be_read_is_told(old: Path) -> None:
 
 
 def test_checkpoints_of_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedkeel.record.checkpoints.FORMAT", 3)
-    stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
-    monkeypatch.setattr("fedkeel.record.checkpoints.FORMAT", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedkeel.record.checkpoints.FORMAT", 3)
+        patch.setattr("fedkeel.__version__", "9.1")
+        stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
     before = left(tmp_path / "a")
     with pytest.raises(
-        InputError, match=r"a later version of fedkeel \(its format is 3, not 2\); accepted: that version"
+        InputError, match=r"by fedkeel 9.1 \(its format is 3, not 2\); accepted: that version of fedkeel$"
     ):
         resume(tmp_path / "a", **given())
     assert left(tmp_path / "a") == before

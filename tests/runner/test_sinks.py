@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from fedkeel import DivergenceError, FedkeelError, InputError, Sink, Stop, StoppedError, resume, run
+from fedkeel import (
+    DivergenceError,
+    FedkeelError,
+    InputError,
+    RoundEnd,
+    Sink,
+    SinkError,
+    Start,
+    Stop,
+    StoppedError,
+    resume,
+    run,
+)
 from fedkeel.local.executors import choose
-from fedkeel.record.rows import RoundEnd
-from fedkeel.runner.sinks import SinkError, Start
 from tests.helpers import federation
 from tests.helpers.folders import faulty, left, resumed, rows, same
 
@@ -128,6 +138,46 @@ def test_a_sink_is_told_how_the_run_ended(tmp_path: Path) -> None:
     assert interrupted.told == ["begin", 1, "abort"]
     assert isinstance(interrupted.error, KeyboardInterrupt)
     assert not (tmp_path / "b" / "checkpoint").exists()  # at once means at once
+
+
+def test_how_to_go_on_is_told_only_where_a_run_can_go_on(tmp_path: Path) -> None:
+    class Interrupts(Sink):
+        def __init__(self, when: object) -> None:
+            self.when = when
+
+        def round(self, end: RoundEnd) -> None:
+            self.interrupt(end.round)
+
+        def finish(self, summary: Mapping[str, Any]) -> None:
+            self.interrupt("finish")
+
+        def interrupt(self, when: object) -> None:
+            if when == self.when:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        run(faulty("fedavg"), tmp_path / "a", sinks=[Interrupts(2)], **given())
+    assert [note.partition(";")[0] for note in error.value.__notes__] == ["there is no checkpoint yet"]
+    with pytest.raises(KeyboardInterrupt) as error:
+        run(faulty("fedavg"), tmp_path / "b", sinks=[Interrupts("finish")], **given())
+    assert (tmp_path / "b" / "summary.json").exists()
+    assert not hasattr(error.value, "__notes__")
+
+
+def test_what_came_after_the_last_round_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the run fails behind it."""
+
+    def fails(*_: object) -> None:
+        raise FedkeelError("no room for the model")
+
+    run(faulty("fedasync"), tmp_path / "whole", **given())
+    monkeypatch.setattr("fedkeel.api.save", fails)
+    with pytest.raises(FedkeelError, match=r"^no room for the model; the last checkpoint is .*round-5"):
+        run(faulty("fedasync"), tmp_path / "a", **given())
+    found = rows(tmp_path / "a", "unfinished")
+    assert "in flight" in [row["why"] for row in found]
+    assert found == rows(tmp_path / "whole", "unfinished")
+    assert rows(tmp_path / "a", "refused") == rows(tmp_path / "whole", "refused")
 
 
 # Sinks that fail.

@@ -204,7 +204,7 @@ def test_resume_with_its_own_file(whole: Path, copy: Path) -> None:
         ("local.lr=0.2", "local.lr=0.05, not 0.2"),
         ("algorithm=fedavg", "algorithm.name=fedasmu, not fedavg"),
         ("seed=1", "seed=0, not 1"),
-        ("checkpoint.rounds=2", "checkpoint.rounds=None, not 2"),
+        ("checkpoint.rounds=2", "checkpoint.rounds=null, not 2"),
         ("executor=vectorised", "executor.kind=serial, not vectorised"),
     ],
 )
@@ -226,10 +226,14 @@ def test_resume_compares_transforms_one_by_one(tmp_path: Path) -> None:
     assert "is complete: nothing is left to do" in done.stderr
     for wire, said in (
         ("[{kind: clip, norm: 4}, cast]", "wire.0.norm=5.0, not 4.0;"),
-        ("[{kind: clip, norm: 5}, {kind: cast, feedback: true}]", "wire.1.feedback=False, not True;"),
+        ("[{kind: clip, norm: 5}, {kind: cast, feedback: true}]", "wire.1.feedback=false, not true;"),
         ("[cast, {kind: clip, norm: 5}]", "wire.0.kind=clip, not cast;"),
-        ("[{kind: clip, norm: 5}]", "wire=("),
-        ("[]", ", not ();"),
+        (
+            "[{kind: clip, norm: 5}]",
+            "wire=[{kind: clip, norm: 5.0}, {kind: cast, dtype: float16, feedback: false}], "
+            "not [{kind: clip, norm: 5.0}];",
+        ),
+        ("[]", ", not [];"),
     ):
         done = fedkeel("run", f"wire={wire}", "--resume", "a", cwd=tmp_path)
         assert done.returncode == 2, wire

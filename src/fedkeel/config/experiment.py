@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedkeel.config import yamltext
 from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
 from fedkeel.config.section import RULES, Count, Section, Share, explain
-from fedkeel.config.spelling import LISTS, chosen, listed, put, rules_inside, spelled_out
+from fedkeel.config.spelling import LISTS, chosen, flow, listed, put, rules_inside, spelled_out
 from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.data.settings import DatasetSettings as DatasetSettings
 from fedkeel.errors import InputError, label, shown
@@ -237,12 +237,12 @@ def contradiction(said: Mapping[str, Any], known: Mapping[str, Any], aside: Cont
         for name, one, other in _parts(section, said[section], known[section]):
             if not isinstance(one, dict) or not isinstance(other, dict):
                 if one != other:
-                    return f"{name}={one}, not {other}"
+                    return f"{name}={flow(one)}, not {flow(other)}"
                 continue
             for key in (k for k in one if k in other and (name, k) != ("executor", "workers")):
                 left_open = name == "executor" and (one[key] in (None, "auto") or other[key] in (None, "auto"))
                 if one[key] != other[key] and not left_open:
-                    return f"{name}.{key}={one[key]}, not {other[key]}"
+                    return f"{name}.{key}={flow(one[key])}, not {flow(other[key])}"
     return None
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
+
+import yaml
 
 from fedkeel import methods
 from fedkeel.config.section import RULES, Section, named
@@ -61,14 +64,38 @@ def listed(key: str, value: Any) -> Any:
     return [value] if key in LISTS and isinstance(value, dict | Section) else value
 
 
-def put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a dotted key: `model=x` replaces the section, `model.name=x` changes one setting of it."""
-    *sections, last = path
-    for depth, name in enumerate(sections):
-        section = spelled_out(name, values.get(name))
-        if not isinstance(section, dict | None):
-            where = label(".".join(path[: depth + 1]))
-            raise InputError(f"{label('.'.join(path))}: {where} is {shown(section)}, which has no settings below it")
+def put(values: dict[str, Any], path: Sequence[str], value: Any, above: str = "") -> None:
+    """Set a dotted key: `model=x` replaces the section, `model.name=x` changes one setting of it.
+
+    In a list of sections, a number is a place: `wire.0.norm=5`. `above` is the key of `values` itself, with a dot.
+    """
+    name, *below = path
+    if not below:
+        values[name] = value
+        return
+    section, key, where = spelled_out(name, values.get(name)), label(above + ".".join(path)), label(above + name)
+    places = listed(name, section) or []
+    is_list = where in LISTS and isinstance(places, list)
+    if is_list and below[0].isdecimal():
+        parts = {str(place): spelled_out(name, part) for place, part in enumerate(places)}
+        if below[0] not in parts:
+            there = " to ".join(dict.fromkeys(f"{where}.{place}" for place in (0, len(parts) - 1)))
+            accepted = there if parts else f"a value for {where} itself, which is empty"
+            raise InputError(f"{key}: there is no {label(f'{where}.{below[0]}')}; accepted: {accepted}")
+        put(parts, below, value, f"{above}{name}.")
+        values[name] = [*parts.values()]
+    elif isinstance(section, dict | None):
         values[name] = {**(section or {})}
-        values = values[name]
-    values[last] = value
+        put(values[name], below, value, f"{above}{name}.")
+    else:
+        hint = f"; accepted: a place in it, such as {where}.0" if is_list and places else ""
+        raise InputError(f"{key}: {where} is {shown(section)}, which has no settings below it{hint}")
+
+
+def flow(value: Any) -> str:
+    """A value as YAML has it on one line."""
+    try:
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=inf)
+    except yaml.YAMLError:  # an object of the user's
+        return shown(value)
+    return label(text.removesuffix("\n").removesuffix("\n..."))

@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 import fedkeel
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, shown
+from fedkeel.record import schema
 from fedkeel.record.codec import DecodeError, Tensors, decode, encode
 from fedkeel.record.durable import sync_folder, synced, write_tensors
 
@@ -61,10 +62,10 @@ class _UnusableError(Exception):
 class _FormatError(_UnusableError):
     """It is from another version."""
 
-    def __init__(self, found: object) -> None:
+    def __init__(self, found: object, version: object) -> None:
         self.later = type(found) is int and found > FORMAT
-        which = "a later" if self.later else "an earlier"
-        super().__init__(f"it was written by {which} version of fedkeel (its format is {found!r}, not {FORMAT})")
+        which = schema.later(version) if self.later else "an earlier version of fedkeel"
+        super().__init__(f"it was written by {which} (its format is {shown(found)}, not {FORMAT})")
 
 
 class Checkpoints:
@@ -261,7 +262,7 @@ class Checkpoints:
 
     def _check(self, body: dict[str, Any], number: int) -> None:
         if body.get("format") != FORMAT:
-            raise _FormatError(body.get("format"))
+            raise _FormatError(body.get("format"), body.get("fedkeel"))
         if body.get("identity") != self.identity:
             raise _UnusableError("it belongs to another model, other data or other devices")
         if body.get("number") != number:

@@ -89,7 +89,6 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     @classmethod
     def reopen(cls, path: Path, subject: Subject) -> tuple[RunFolder, Loaded | None]:
         """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one)."""
-        schema.check(path)
         try:
             folder = cls(path, subject, wait=True)
             try:
@@ -118,14 +117,23 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
 
     def _rewind(self, found: Loaded | None) -> None:
-        for name, rows in self._rows.items():
-            rows.rewind(found.state["rows"][name] if found else START)
+        """Cut off what was written after a checkpoint.
+
+        `rounds` comes first: while it has a round's row, the other files have all rows up to that one. `follow` relies
+        on that.
+        """
+        for name in sorted(ROWS, key="rounds".__ne__):
+            self._rows[name].rewind(found.state["rows"][name] if found else START)
 
     def _mark(self) -> None:
-        """Write down the folder's schema, where that has not happened yet."""
-        if not (self.path / RUN).exists():
-            with whole(self.path / RUN) as partial:
-                partial.write_text(schema.text(self._subject.beginning), encoding="utf-8")
+        """Write `run.json`; a resumed run writes it again, with the same content.
+
+        By the new file `follow` notices that rows were cut off. So this comes after that, and before new rows.
+        """
+        path = self.path / RUN
+        text = path.read_text(encoding="utf-8") if path.exists() else schema.text(self._subject.beginning)
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
 
     @property
     def beginning(self) -> Mapping[str, Any]:
@@ -194,8 +202,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             rows.close()
 
     def __exit__(self, _: object = None, error: BaseException | None = None, __: object = None) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            error.add_note(self.standing)
+        if isinstance(error, KeyboardInterrupt) and not complete(self.path):
+            error.add_note(self.advice)
         self.close()
 
     def _write(self, name: str, text: str) -> None:
@@ -209,7 +217,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             yield
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise FedkeelError(f"{self.path} cannot be written ({reason}); {self.standing}") from error
+            raise FedkeelError(f"{self.path} cannot be written ({reason}); {self.advice}") from error
 
     @property
     def last(self) -> str:
@@ -218,7 +226,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return f"the last checkpoint is {newest}" if newest else "there is no checkpoint yet"
 
     @property
-    def standing(self) -> str:
+    def advice(self) -> str:
         """What is safe, and how to go on."""
         return f"{self.last}; {self.way_on}"
 
@@ -284,7 +292,7 @@ def _is_left_over(path: Path) -> bool:
 def _is_partial(path: Path) -> bool:
     """Whether this was being written when a run was killed."""
     name = path.name.removesuffix(PARTIAL)
-    return name != path.name and (name in (EXPERIMENT, RUN, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
+    return name != path.name and (name in (EXPERIMENT, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
 
 
 def _taken(path: Path) -> TakenError:

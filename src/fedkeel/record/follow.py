@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from math import inf
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError, label, shown, unknown
 from fedkeel.record import schema
 from fedkeel.record.rows import KINDS, Round, Row, RowError
+
+T = TypeVar("T")
 
 
 def follow(
@@ -29,7 +30,8 @@ def follow(
     Rows come round by round: arrivals, unfinished jobs, refused uploads, the round itself, its evaluation. What came
     after the last round comes last. `kinds` chooses among them by the names of their files. If the run is stopped or
     killed, this waits for somebody to resume it. Rows that are then written again are not yielded again. After
-    `timeout` seconds without a new row, it raises a TimeoutError.
+    `timeout` seconds without a new row, it raises a TimeoutError. With a `timeout`, it waits as long for a run that has
+    not begun yet.
     """
     chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
     for kind in sorted(chosen, key=str):
@@ -39,12 +41,46 @@ def follow(
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1e6):
             raise InputError(f"{name}: {shown(value)} is not accepted; accepted: a number of seconds, up to a million")
     path = Path(path)
-    if not (path / schema.EXPERIMENT).is_file():
+    if _begun(path):
+        schema.check(path)
+    elif timeout is None or (path.exists() and not path.is_dir()):
+        wait = ", or a timeout to wait for a run to begin" if timeout is None else ""
         raise InputError(
-            f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run"
+            f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run{wait}"
         )
+    return _rows(path, chosen, timeout, poll_seconds)
+
+
+def _begun(path: Path) -> bool:
+    return (path / schema.EXPERIMENT).is_file()
+
+
+def _rows(path: Path, kinds: frozenset[str], timeout: float | None, poll_seconds: float) -> Iterator[Row]:
+    waiting = _Waiting(timeout, poll_seconds)
+    while not _begun(path):
+        waiting.sleep(f"no run has begun in {path}")
     schema.check(path)
-    return _Follower(path, chosen).rows(timeout, poll_seconds)
+    waiting.begin()
+    yield from _Follower(path, kinds).rows(waiting)
+
+
+class _Waiting:
+    """Sleeps between two looks, until a time is over."""
+
+    def __init__(self, timeout: float | None, poll_seconds: float) -> None:
+        self._timeout, self._poll_seconds = timeout, poll_seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Count the time from now."""
+        self._end = inf if self._timeout is None else time.monotonic() + self._timeout
+
+    def sleep(self, said: str) -> None:
+        """Wait a little; if the time is over, raise an error that says this."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"follow: {said} for {self._timeout:g} s")
+        time.sleep(min(self._poll_seconds, left))
 
 
 class _Follower:
@@ -52,6 +88,10 @@ class _Follower:
 
     A round's row is written after these and before its evaluation. Rows behind the last round are yielded only when the
     run is complete: a run that fails writes down the jobs it leaves, and they are cut off again when it is resumed.
+
+    A run that is resumed cuts off its files, `rounds.jsonl` first, then replaces `run.json`, then writes rows again. So
+    what is read belongs together if `run.json` is the same file before and after, and a round's own row is still there
+    when the other files have been read.
     """
 
     def __init__(self, path: Path, kinds: frozenset[str]) -> None:
@@ -60,28 +100,26 @@ class _Follower:
         self._last = 0
         """The last round that was yielded."""
         self._damage = ""
-        """What was wrong when we last looked."""
+        """What was wrong when we last looked, if anything was."""
 
-    def rows(self, timeout: float | None, poll_seconds: float) -> Iterator[Row]:
+    def rows(self, waiting: _Waiting) -> Iterator[Row]:
         """All rows, as they come."""
-        end = inf if timeout is None else time.monotonic() + timeout
         while True:
             complete = (self._path / schema.SUMMARY).exists()  # before the rows: then none is still to come
             found = self._look(complete)
             if found:
                 yield from (row for kind, row in found if kind in self._kinds)
-                end = inf if timeout is None else time.monotonic() + timeout
+                waiting.begin()
             elif complete:
                 return
-            elif time.monotonic() >= end:
-                raise TimeoutError(f"follow: no new row in {self._path} for {timeout:g} s; the run is not complete")
             else:
-                time.sleep(min(poll_seconds, max(0.0, end - time.monotonic())))
+                waiting.sleep(f"the run in {self._path} is not complete, and there was no new row")
 
     def _look(self, complete: bool) -> list[tuple[str, Row]]:
         """What is next, if it is there: the rows of a round, an evaluation, or at the end the rest."""
+        attempt = self._attempt()
         try:
-            return self._round(complete) or self._evaluation() or (self._rest() if complete else [])
+            found = self._round(complete) or self._evaluation() or (self._rest() if complete else {})
         except RowError as error:
             # A file that is cut off and written again may look wrong in between.
             if complete or str(error) == self._damage:
@@ -90,13 +128,23 @@ class _Follower:
                 ) from None
             self._damage = str(error)
             return []
+        self._damage = ""
+        return self._taken(found) if complete or self._attempt() == attempt else []
 
-    def _round(self, complete: bool) -> list[tuple[str, Row]]:
+    def _attempt(self) -> tuple[int, int] | None:
+        """Differs before and after the run is resumed."""
+        try:
+            found = (self._path / schema.RUN).stat()
+        except OSError:  # there is none yet
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _round(self, complete: bool) -> dict[str, list[Row]]:
         """All rows of the next round, behind the evaluation of the one before."""
         spine = self._files["rounds"]
         rounds = spine.peek(1)
         if not rounds:
-            return []
+            return {}
         told = rounds[0]
         assert isinstance(told, Round)
         pending = self._pending()
@@ -105,27 +153,29 @@ class _Follower:
         short = next((kind for kind, rows in found.items() if len(rows) < counts[kind]), None)
         if short and complete:
             raise RowError(f"{short}.jsonl is damaged (rows of round {told.round} are missing)")
-        if short or not spine.unchanged():  # the run was resumed a moment ago, and its last rounds come again
-            return []
-        self._last = told.round
-        return self._taken({"history": pending, **found, "rounds": rounds})
+        if short or not spine.unchanged():  # the run is being resumed, and its last rounds come again
+            return {}
+        return {"history": pending, **found, "rounds": rounds}
 
-    def _evaluation(self) -> list[tuple[str, Row]]:
-        return self._taken({"history": self._pending()})
+    def _evaluation(self) -> dict[str, list[Row]]:
+        pending = self._pending()
+        return {"history": pending} if pending else {}
 
     def _pending(self) -> list[Row]:
         """The evaluation of the last round, if it has one that was not yielded yet and is there."""
         found = self._files["history"].peek(1) if "history" in self._kinds else []
         return [row for row in found if row.round <= self._last]
 
-    def _rest(self) -> list[tuple[str, Row]]:
+    def _rest(self) -> dict[str, list[Row]]:
         """What came after the last round."""
         kinds = [kind for kind in ("unfinished", "refused") if kind in self._kinds]
-        return self._taken({kind: self._files[kind].peek(None) for kind in kinds})
+        return {kind: self._files[kind].peek(None) for kind in kinds}
 
     def _taken(self, found: dict[str, list[Row]]) -> list[tuple[str, Row]]:
+        """The rows in order; they do not come again."""
         for kind, rows in found.items():
             self._files[kind].take(len(rows))
+            self._last = max([self._last, *(row.round for row in rows if kind == "rounds")])
         return [(kind, row) for kind, rows in found.items() for row in rows]
 
 
@@ -146,12 +196,11 @@ class _Lines:
 
     def peek(self, most: int | None) -> list[Row]:
         """The next rows, at most so many; fewer where there are not as many yet."""
-        self._peeked = []
-        if most is None or most > 0:
-            with suppress(FileNotFoundError), self._opened() as file:
-                if self._find(file):
-                    whole = (line for line in file if line.endswith(b"\n"))
-                    self._peeked = [*islice(whole, most)]
+
+        def following(file: BinaryIO) -> list[bytes]:
+            return [*islice(takewhile(_is_whole, file), most)] if self._find(file) else []
+
+        self._peeked = self._read(following) or [] if most is None or most > 0 else []
         return [self._row(number, line) for number, line in enumerate(self._peeked, self._count + 1)]
 
     def take(self, count: int) -> None:
@@ -163,16 +212,20 @@ class _Lines:
 
     def unchanged(self) -> bool:
         """Whether what was last looked at is still there."""
-        with suppress(FileNotFoundError), self._opened() as file:
+
+        def same(file: BinaryIO) -> bool:
             file.seek(self._offset)
             return all(file.read(len(line)) == line for line in self._peeked)
-        return False
 
-    def _opened(self) -> BinaryIO:
+        return self._read(same) or False
+
+    def _read(self, read: Callable[[BinaryIO], T]) -> T | None:
+        """What is read from the file; nothing if it is not there."""
         try:
-            return open_file(self._path)
+            with open_file(self._path) as file:
+                return read(file)
         except FileNotFoundError:
-            raise
+            return None
         except OSError as error:
             raise RowError(f"{self._path.name} cannot be read ({reason(error)})") from None
 
@@ -185,7 +238,7 @@ class _Lines:
         offset, line = 0, b""
         for _ in range(self._count):
             line = file.readline()
-            if not line.endswith(b"\n"):
+            if not _is_whole(line):
                 return False
             offset += len(line)
         self._offset, self._line = offset, line
@@ -197,3 +250,7 @@ class _Lines:
         except (ValueError, RecursionError) as error:
             what = str(error) if isinstance(error, RowError) else "it is no row"
             raise RowError(f"{self._path.name} is damaged (line {number}: {what})") from None
+
+
+def _is_whole(line: bytes) -> bool:
+    return line.endswith(b"\n")

@@ -60,7 +60,7 @@ class RowFile:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Let go of the file; what could not be written before, and was told, is given up."""
+        """Close the file; errors in closing are ignored: a failed write was reported before."""
         with suppress(OSError):
             self._file.close()
 

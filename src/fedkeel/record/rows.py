@@ -1,4 +1,4 @@
-"""What is recorded of a run: one class per kind of row, and what a round comes to.
+"""What is recorded of a run: one class per kind of row, and the results of a round.
 
 A row is one line of JSON in a file of the run folder; its keys are the names of the fields here.
 """
@@ -21,14 +21,14 @@ class RowError(ValueError):
 class Recorded:
     """A row of a file."""
 
-    rest: ClassVar[str | None] = None
+    extra: ClassVar[str | None] = None
     """The field whose items are keys of the row, beside the other fields."""
 
     def plain(self) -> dict[str, Any]:
         """As it is written."""
         told = dict(vars(self))
-        if self.rest is not None:
-            told |= told.pop(self.rest)
+        if self.extra is not None:
+            told |= told.pop(self.extra)
         return told
 
     @classmethod
@@ -37,13 +37,15 @@ class Recorded:
         if not isinstance(told, dict):
             raise RowError("it is no row")
         kind: Any = cls
+        if cls.extra in told:
+            raise RowError(f"{cls.extra} is no key of a row")
         known = _accepted(kind)
-        given = {name: told[name] for name in known if name in told and name != cls.rest}
+        given = {name: told[name] for name in known if name in told}
         for name, value in given.items():
             if type(value) not in known[name]:
                 raise RowError(f"{name} is a {type(value).__name__}")
-        if cls.rest is not None:
-            given[cls.rest] = {name: value for name, value in told.items() if name not in given}
+        if cls.extra is not None:
+            given[cls.extra] = {name: value for name, value in told.items() if name not in given}
         try:
             return cls(**given)
         except TypeError:
@@ -83,7 +85,7 @@ class Evaluation(Recorded):
 class Round(Recorded):
     """One row of `rounds.jsonl`."""
 
-    rest = "report"
+    extra = "report"
 
     round: int
     train_loss: float | None

@@ -31,7 +31,7 @@ def check(folder: Path) -> int:
         with open_file(folder / RUN) as file:
             told: Any = json.loads(file.read(1_000_000))
         schema = told["schema"]
-    except (FileNotFoundError, NotADirectoryError):  # of a folder that is none, others tell
+    except (FileNotFoundError, NotADirectoryError):  # a path that is no folder is refused elsewhere
         return 1
     except OSError as error:
         raise InputError(
@@ -43,7 +43,13 @@ def check(folder: Path) -> int:
         raise InputError(f"{named}: {RUN} is damaged; accepted: a folder made by fedkeel run")
     if schema > SCHEMA:
         raise InputError(
-            f"{named}: its schema {shown(schema)} is not accepted, fedkeel {shown(told.get('fedkeel'))} wrote it; "
+            f"{named}: its schema {shown(schema)} is not accepted, {later(told.get('fedkeel'))} wrote it; "
             f"accepted: up to {SCHEMA}, or that version of fedkeel"
         )
     return schema
+
+
+def later(version: object) -> str:
+    """A later version of fedkeel, by its number if it left one that differs from ours."""
+    known = isinstance(version, str) and version not in ("", fedkeel.__version__)
+    return f"fedkeel {label(version)}" if known else "a later version of fedkeel"

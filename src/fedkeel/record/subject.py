@@ -1,4 +1,4 @@
-"""What a run folder is of."""
+"""What the run folder records of the run."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Recorder(Sink):
             return
         self.save()
         if self._stop.asked:
-            raise StoppedError(f"stopped after round {round}; {self._folder.standing}")
+            raise StoppedError(f"stopped after round {round}; {self._folder.advice}")
 
     def save(self) -> None:
         """Write down the state after the last round."""
@@ -75,5 +75,5 @@ class Recorder(Sink):
             elif self._behind:
                 self.save()  # the rounds themselves are sound
         if self._folder.way_on not in str(error):
-            stands = self._folder.last if isinstance(error, DivergenceError) else self._folder.standing
+            stands = self._folder.last if isinstance(error, DivergenceError) else self._folder.advice
             error.args = (f"{error}; {stands}",)

@@ -28,7 +28,7 @@ class Start:
 
 
 class Sink(Protocol):
-    """Is told of a run as it goes on; a class that inherits from this one defines only what it needs.
+    """Receives the results of a run while it goes on; a class that inherits from this one defines only what it needs.
 
     `begin` comes first, then `round` after each round. The last call is either `finish` or `abort`. All are made by the
     process that runs the experiment, between two rounds.
