@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from fedkeel.wire.cast import Cast
 from fedkeel.wire.clip import Clip
 from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes
-from fedkeel.wire.transform import Chain, Upload
+from fedkeel.wire.transform import Chain, Size, Transform, Upload
 from tests.helpers import federation
 from tests.helpers.federation import EPOCHS, EXECUTORS, LR, SIZES, Vector
 
@@ -38,7 +39,7 @@ from tests.helpers.federation import EPOCHS, EXECUTORS, LR, SIZES, Vector
 def through(chain: Chain, update: torch.Tensor, messages: Message, kept: Message) -> tuple[Upload, Message]:
     """Encoded and decoded again, and what is kept."""
     sent, after = chain.encode(Upload(update, messages), kept, KEYS)
-    return chain.decode(sent, update.dtype), after
+    return chain.decode(sent, update), after
 
 
 def KEYS(number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:  # noqa: N802, ARG001
@@ -170,7 +171,7 @@ def test_messages_travel_in_two_bytes_and_come_back_in_the_weights_type(feedback
     kept = {name: tensor.expand(2, -1) for name, tensor in chain.initial(update[0]).items()}
     sent, _ = chain.encode(Upload(update, {"m": message, "flat": message[:, 0]}), kept, KEYS)
     assert {each.dtype for each in (sent.update, *sent.messages.values())} == {torch.bfloat16}
-    read = chain.decode(sent, torch.float32)
+    read = chain.decode(sent, update)
     assert {each.dtype for each in (read.update, *read.messages.values())} == {torch.float32}
     assert read.messages["m"].tolist() == [[1.0], [2.0]]
 
@@ -280,6 +281,52 @@ def test_counts_are_not_cast_and_must_be_declared_as_such() -> None:
             layout = model.layout
             sizes = Sizes(shop.rule, find("fedavg").server(), layout, 8, Chain([Cast()]), lambda: np.zeros(1))
             assert sizes.uploads(np.array([1]), {}).tolist() == [2 * layout.size + 8 + 8 + 2]
+
+
+class Largest(Transform):
+    """Sends the largest numbers of an update and their places, and keeps the others for the next time."""
+
+    kind: str = "largest"
+    count: int = 3
+
+    def initial(self, w: torch.Tensor) -> Message:
+        return {"rest": torch.zeros_like(w)}
+
+    def encode(self, upload: Upload, kept: Message, keys: Any) -> tuple[Upload, Message]:
+        whole = upload.update + kept["rest"]
+        places = whole.abs().topk(self.count, dim=-1).indices
+        sent = replace(upload, update=whole.gather(-1, places), beside={**upload.beside, "places": places.int()})
+        return sent, {"rest": whole.scatter(-1, places, 0.0)}
+
+    def decode(self, upload: Upload, start: torch.Tensor) -> Upload:
+        places = upload.beside["places"].long()
+        return replace(upload, update=torch.zeros_like(start).scatter(-1, places, upload.update))
+
+    def size(self, before: Size, update: bool) -> Size:
+        return replace(before, numbers=self.count, beside=before.beside + 4 * self.count) if update else before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "transforms",
+    [[], [Clip(norm=1)], [Cast()], [Largest()], [Clip(norm=1), Cast(feedback=True)], [Largest(), Cast()],
+     [Clip(norm=1), Largest(), Cast(dtype="bfloat16")]],
+    ids=lambda chain: "+".join(each.kind for each in chain) or "plain",
+)  # fmt: skip
+def test_what_is_charged_is_what_is_encoded(transforms: list[Transform], dtype: torch.dtype) -> None:
+    """Also with a transform that sends fewer numbers, and something beside them."""
+    chain = Chain(transforms)
+    update = torch.randn(2, 10, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    kept = {name: tensor.expand(2, -1) for name, tensor in chain.initial(update[0]).items()}
+    sent, _ = chain.encode(Upload(update, {"m": update[:, :4]}), kept, KEYS)
+    tensors = [sent.update, *sent.messages.values(), *sent.beside.values()]
+    charged = chain.nbytes(10, dtype.itemsize, update=True) + chain.nbytes(4, dtype.itemsize, update=False)
+    assert charged == sum(each[0].numel() * each.element_size() for each in tensors)
+    read = chain.decode(sent, update)
+    assert (read.update.shape, read.update.dtype) == (update.shape, dtype)
+    if transforms == [Largest()]:
+        assert (read.update != 0).sum(-1).tolist() == [3, 3]
+        assert torch.equal(read.update[read.update != 0], update[read.update != 0])
 
 
 def test_each_transform_has_random_streams_of_its_own() -> None:

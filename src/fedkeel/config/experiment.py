@@ -131,7 +131,7 @@ class Experiment(Section):
         needs_weights = {
             "gate.max_norm": self.gate.max_norm,
             "gate.min_norm": self.gate.min_norm,
-            "wire": next((each.kind for each in self.wire if each.kind == "clip"), None),
+            "wire": next((each.kind for each in self.wire if each.needs_weights), None),
         }
         for field, given in needs_weights.items():
             if given is not None and self.algorithm.rules()[0].uploads == "none":

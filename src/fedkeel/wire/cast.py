@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.methods.types import Message
-from fedkeel.wire.transform import Transform, Upload, mapped
+from fedkeel.wire.transform import Size, Transform, Upload
 
 
 class Cast(Transform):
@@ -32,18 +33,18 @@ class Cast(Transform):
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
         """The residual is what the server will not read; an upload that it refuses leaves none."""
         if not self.feedback:
-            return mapped(upload, getattr(torch, self.dtype)), {}
-        whole = Upload(upload.update + kept["rest"], upload.messages)
-        sent = mapped(whole, getattr(torch, self.dtype))
+            return upload.to(getattr(torch, self.dtype)), {}
+        whole = replace(upload, update=upload.update + kept["rest"])
+        sent = whole.to(getattr(torch, self.dtype))
         rest = whole.update - sent.update.to(whole.update.dtype)
         read = [rest, *(tensor.reshape(len(tensor), -1) for tensor in sent.messages.values())]
         finite = torch.stack([each.isfinite().all(-1) for each in read]).all(0)[:, None]
         return sent, {"rest": torch.where(finite, rest, torch.zeros_like(rest))}
 
-    def decode(self, upload: Upload, dtype: torch.dtype) -> Upload:
+    def decode(self, upload: Upload, start: Tensor) -> Upload:
         """Back in the weights' type."""
-        return mapped(upload, dtype)
+        return upload.to(start.dtype)
 
-    def nbytes(self, numbers: int, before: int) -> int:
+    def size(self, before: Size, update: bool) -> Size:
         """Two bytes for each number."""
-        return 2 * numbers
+        return replace(before, width=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,10 +18,11 @@ class Clip(Transform):
     """Scales an update whose Euclidean norm is above `norm` down to it; messages are left alone."""
 
     kind: Literal["clip"] = "clip"
+    needs_weights = True
     norm: Annotated[float, Field(gt=0, le=1e38)]
 
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
         """Scale each client's update by itself."""
         norms = torch.linalg.vector_norm(upload.update.double(), dim=-1, keepdim=True)
         factor = (self.norm / norms.clamp(min=self.norm)).to(upload.update.dtype)
-        return Upload(upload.update * factor, upload.messages), {}
+        return replace(upload, update=upload.update * factor), {}

@@ -48,7 +48,7 @@ class Sizes:
         return self._beside(survey.sends(self._layout, received), clients, Chain())
 
     def _model(self, part: Part, wire: Chain) -> int:
-        weights = wire.nbytes(int(self._layout.mask(part).sum()), self._itemsize)
+        weights = wire.nbytes(int(self._layout.mask(part).sum()), self._itemsize, update=True)
         return weights + (self._layout.buffer_bytes if part in WITH_BUFFERS else 0)
 
     def _beside(self, sends: Mapping[str, Sends], clients: Column, wire: Chain) -> Column:
@@ -56,7 +56,7 @@ class Sizes:
         total = np.zeros(len(clients), dtype=np.int64)
         for each in sends.values():
             sent = wire if each.goes_through else Chain()
-            nbytes = sent.nbytes(each.numbers, each.nbytes or self._itemsize)
+            nbytes = sent.nbytes(each.numbers, each.nbytes or self._itemsize, update=False)
             total += 0 if each.recorded else nbytes * (self._held[clients] if each.each_class else 1)
         return total
 

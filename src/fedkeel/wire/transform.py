@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,12 +29,37 @@ class Upload:
     """[k, d], new minus old weights, of those that travel."""
     messages: Message
     """[k, ...], those in the weights' type."""
+    beside: Message = field(default_factory=dict)
+    """[k, ...], what a transform adds for its own `decode`, such as the places of the largest numbers."""
+
+    def to(self, dtype: torch.dtype) -> Upload:
+        """Update and messages in another type."""
+        messages = {name: each.to(dtype) for name, each in self.messages.items()}
+        return replace(self, update=self.update.to(dtype), messages=messages)
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the update of a client or one of its messages weighs."""
+
+    numbers: int
+    width: int
+    """Bytes of each."""
+    beside: int = 0
+    """Bytes that go along with them."""
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        return self.numbers * self.width + self.beside
 
 
 class Transform(Section):
     """Encodes an upload on the client's side and decodes it on the server's; works on stacks of clients."""
 
     kind: str
+    needs_weights: ClassVar[bool] = False
+    """Whether it means nothing where clients send no weights."""
 
     def initial(self, w: Tensor) -> Message:
         """What a client keeps for it before its first job, given the first global model [d], where it travels."""
@@ -43,12 +69,12 @@ class Transform(Section):
         """(What goes on, what each client keeps); `keys` [k] name a random stream of each client's own (`streams`)."""
         raise NotImplementedError
 
-    def decode(self, upload: Upload, dtype: torch.dtype) -> Upload:
-        """As the server reads it, whose weights are of that type."""
+    def decode(self, upload: Upload, start: Tensor) -> Upload:
+        """As the server reads it; `start` [k, d] are the weights that travel, as the clients received them."""
         return upload
 
-    def nbytes(self, numbers: int, before: int) -> int:
-        """What so many numbers weigh behind it, if they weighed so much before."""
+    def size(self, before: Size, update: bool) -> Size:
+        """What the update, or else a message, weighs behind it, given what it weighed before."""
         return before
 
 
@@ -61,12 +87,12 @@ class Chain:
     def __bool__(self) -> bool:
         return bool(self.transforms)
 
-    def nbytes(self, numbers: int, itemsize: int) -> int:
-        """What so many numbers weigh as they are sent, if each has so many bytes in memory."""
-        sent = numbers * itemsize
+    def nbytes(self, numbers: int, width: int, update: bool) -> int:
+        """What an update or a message of so many numbers weighs as it is sent; each has so many bytes in memory."""
+        sent = Size(numbers, width)
         for transform in self.transforms:
-            sent = transform.nbytes(numbers, sent)
-        return sent
+            sent = transform.size(sent, update)
+        return sent.nbytes
 
     def initial(self, w: Tensor) -> Message:
         """What a client keeps for all of them before its first job."""
@@ -83,10 +109,10 @@ class Chain:
             after |= {own + name: tensor for name, tensor in keeps.items()}
         return upload, after
 
-    def decode(self, upload: Upload, dtype: torch.dtype) -> Upload:
-        """As the server reads it, whose weights are of that type."""
+    def decode(self, upload: Upload, start: Tensor) -> Upload:
+        """As the server reads it; `start` [k, d] are the weights that travel, as the clients received them."""
         for transform in reversed(self.transforms):
-            upload = transform.decode(upload, dtype)
+            upload = transform.decode(upload, start)
         return upload
 
 
@@ -126,14 +152,9 @@ def changed(
         return streams.keys(seed, "wire", number, np.array(waves), np.array(clients))
 
     wide = {name: tensor for name, tensor in messages.items() if sends[name].goes_through}
-    update = w - start if travels is None else (w - start)[:, travels]
-    sent, after = chain.encode(Upload(update, wide), kept, keys)
-    read = chain.decode(sent, w.dtype)
-    moved = (start if travels is None else start[:, travels]) + read.update
+    received, trained = (w_ if travels is None else w_[:, travels] for w_ in (start, w))
+    sent, after = chain.encode(Upload(trained - received, wide), kept, keys)
+    read = chain.decode(sent, received)
+    moved = received + read.update
     arrived = moved if travels is None else w.masked_scatter(travels, moved)
     return Read(arrived, {**messages, **read.messages}, after)
-
-
-def mapped(upload: Upload, dtype: torch.dtype) -> Upload:
-    """Every tensor in another type."""
-    return Upload(upload.update.to(dtype), {name: each.to(dtype) for name, each in upload.messages.items()})
