@@ -99,7 +99,8 @@ def unknown(field: str, value: object, accepted: Iterable[str], what: str = "", 
 def described(found: object) -> str:
     """Of a tensor its shape and type, of a pair or the like what is in it, of anything else what it is."""
     if hasattr(found, "shape") and hasattr(found, "dtype"):
-        return f"a tensor {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
+        what = "an array" if type(found).__module__ == "numpy" else "a tensor"
+        return f"{what} {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
     if isinstance(found, tuple | list) and len(found) <= 4:
         return f"({', '.join(described(each) for each in found)})"
     if found is None or isinstance(found, int | float | str):

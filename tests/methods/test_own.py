@@ -139,6 +139,7 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wrong_rules.py").write_text(WRONG)
     (tmp_path / "named_badly.py").write_text("from fedkeel import *\nx = method('a/b', ClientRule, Average)\n")
     (tmp_path / "needy.py").write_text("import absent\n")
+    (tmp_path / "untyped.py").write_text("import fedkeel\n\nclass Rule(fedkeel.ClientRule):\n    mu = 0.1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("own_rules", "wrong_rules", "named_badly"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -309,6 +310,7 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
         ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
         ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
+        ("client=untyped:Rule", "(untyped.py, line 3: mu = 0.1 needs a type, such as mu: float = 0.1); accepted: "),
         ("client=wrong_rules:Typo", "Typo has a method steps, which nobody calls; did you mean step?"),
         ("client=wrong_rules:Counts", "Counts has _count, which no checkpoint holds; accepted: ServerState.memory, or"),
         ("algorithm=nowhere:x", ": run the command where nowhere.py is); accepted: module:name of a method"),

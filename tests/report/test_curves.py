@@ -17,9 +17,21 @@ def test_ends_are_marked_where_they_differ(
     drawn: list[Figure] = []
     monkeypatch.setattr("fedkeel.report.curves.save", lambda figure, *_, **__: drawn.append(figure))
     run = record(tmp_path, [])
-    runs = [replace(run, history=[EVALUATION, EVALUATION | {"virtual_seconds": end}]) for end in (18.0, second)]
+    runs = [
+        replace(run, path=tmp_path / name, history=[EVALUATION, EVALUATION | {"virtual_seconds": end}])
+        for name, end in (("a", 18.0), ("b", second))
+    ]
     learning_curves(runs, [tmp_path / "a.png"], "virtual_seconds")
     accuracy, loss = drawn[0].axes
     assert [line.get_xdata()[0] for line in accuracy.get_lines() if len(line.get_xdata()) == 1] == ends
     assert [line.get_xdata()[0] for line in loss.get_lines() if len(line.get_xdata()) == 1] == ends
-    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == ["fedasmu, iid, seed 0"] * 2
+    assert [text.get_text() for text in accuracy.get_legend().get_texts()] == [
+        "fedasmu, iid, seed 0 (a)",  # they have the same words
+        "fedasmu, iid, seed 0 (b)",
+    ]
+
+
+def test_halves_of_methods_are_named(tmp_path: Path) -> None:
+    run = record(tmp_path, [])
+    described = {**run.experiment, "algorithm": {"name": "fedavg", "client": "my_rules:Near", "server": None}}
+    assert replace(run, experiment=described).label == "Near+fedavg, iid, seed 0"

@@ -31,8 +31,8 @@ def run(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Continue the run in this folder from its last checkpoint. An experiment may be given too. It must be "
-            "the same, and the run is started if the folder holds none.",
+            help="Continue the run in this folder from its last checkpoint. With an experiment: starts "
+            "it if the folder holds no run; otherwise it must be the same.",
         ),
     ] = None,
 ) -> None:

@@ -296,4 +296,5 @@ def _is_partial(path: Path) -> bool:
 
 
 def _taken(path: Path) -> TakenError:
-    return TakenError(f"out: {path} is not empty; accepted: a new or empty folder")
+    resume = f"; --resume {path} goes on with the run in it" if begun(path) and not complete(path) else ""
+    return TakenError(f"out: {path} is not empty; accepted: a new or empty folder{resume}")

@@ -7,8 +7,9 @@ from pathlib import Path
 from textwrap import shorten
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from fedkeel.report.runs import RunRecord
+from fedkeel.report.runs import RunRecord, labels
 from fedkeel.report.save import check_suffix, save
 
 AXES = {
@@ -41,12 +42,13 @@ def learning_curves(runs: Sequence[RunRecord], paths: Sequence[Path], x: str = "
     loss.set(xlabel=AXES[x], ylabel="loss", title="test (solid), training (dotted)")
     accuracy.set_title("test accuracy")
     lines = [line for line in accuracy.get_lines() if line.get_label() != "_end"]
-    legend = accuracy.legend(lines, [shorten(run.label, 60) for run in runs], frameon=False, fontsize=9)
+    legend = accuracy.legend(lines, [shorten(each, 60) for each in labels(runs)], frameon=False, fontsize=9)
     for text in legend.get_texts():
         text.set_parse_math(False)  # a name may hold a dollar sign
     for axes in (accuracy, loss):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.title.set_fontsize(10)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for path in paths:
         save(figure, path, dpi=150)

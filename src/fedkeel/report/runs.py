@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
@@ -101,9 +101,10 @@ class RunRecord:
         """A few words for a legend."""
         e = self.experiment
         try:
-            words = e.get("name") or (
-                f"{short(str(e['algorithm']['name']))}, {short(str(e['partition']['kind']))}, seed {e['seed']}"
-            )
+            method = {"client": None, "server": None, **e["algorithm"]}
+            halves = [short(str(method[side] or method["name"])) for side in ("client", "server")]
+            algorithm = "+".join(halves if method["client"] or method["server"] else halves[:1])
+            words = e.get("name") or f"{algorithm}, {short(str(e['partition']['kind']))}, seed {e['seed']}"
         except (KeyError, TypeError) as error:
             raise self._damaged("experiment.yaml", f"{type(error).__name__}: {label(str(error))}") from None
         return label(words)
@@ -114,6 +115,14 @@ class RunRecord:
 
     def _damaged(self, name: str, what: str) -> InputError:
         return InputError(f"{self._named}: {name} is damaged ({what}); accepted: a folder made by fedkeel run")
+
+
+def labels(runs: Sequence[RunRecord]) -> list[str]:
+    """Of several runs; where they have the same words, with the names of their folders."""
+    words = [run.label for run in runs]
+    return [
+        f"{each} ({run.path.name})" if words.count(each) > 1 else each for each, run in zip(words, runs, strict=True)
+    ]
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

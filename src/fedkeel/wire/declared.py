@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from torch import Tensor
 
@@ -29,9 +29,17 @@ def undeclared(sends: Mapping[str, Sends], messages: Message, sums: Message, w: 
         declared = sends.get(name)
         fits = declared is not None and replace(declared, exact=False) == right
         if declared is None or not (declared.recorded or declared.each_class or fits):
-            words = [str(numbers), *([f"nbytes={width}"] if right.nbytes else []), *(["summed=True"] if summed else [])]
             return (
-                f"it sends {name!r}, and its method `sends` declares {declared or 'nothing'} for it; accepted: "
-                f'{{"{name}": Sends({", ".join(words)})}}, so that the bytes of an upload are known beforehand'
+                f"it sends {name!r}, and its method `sends` declares {_typed(declared)} for it; accepted: "
+                f'{{"{name}": {_typed(right)}}}, so that the bytes of an upload are known beforehand'
             )
     return None
+
+
+def _typed(sends: Sends | None) -> str:
+    """As a user writes it."""
+    if sends is None:
+        return "nothing"
+    given = [f"{each.name}={getattr(sends, each.name)}" for each in fields(sends)[1:]
+             if getattr(sends, each.name) != each.default]  # fmt: skip
+    return f"Sends({', '.join([str(sends.numbers), *given])})"

@@ -6,12 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from fedkeel.errors import InputError, shown
 from fedkeel.wire.cast import Cast
 from fedkeel.wire.clip import Clip
 
 
 def _named(value: Any) -> Any:
     """`cast` is short for `{kind: cast}`."""
+    if isinstance(value, dict) and "kind" not in value:
+        raise InputError(f"wire: {shown(value)} has no kind; accepted: kind: cast or kind: clip")
     return {"kind": value} if isinstance(value, str) else value
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkeel.errors import FedkeelError, shown
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.server import ServerRule
 from fedkeel.methods.types import Message, Sends
@@ -54,7 +55,11 @@ class Sizes:
     def _beside(self, sends: Mapping[str, Sends], clients: Column, wire: Chain) -> Column:
         """What goes up beside the weights; sums and counts are not changed on their way."""
         total = np.zeros(len(clients), dtype=np.int64)
-        for each in sends.values():
+        for name, each in sends.items():
+            if not isinstance(each, Sends):
+                raise FedkeelError(
+                    f"the client rule's sends has {name!r}: {shown(each)}; accepted: {name!r}: Sends(numbers)"
+                )
             sent = wire if each.goes_through else Chain()
             nbytes = sent.nbytes(each.numbers, each.nbytes or self._itemsize, update=False)
             total += 0 if each.recorded else nbytes * (self._held[clients] if each.each_class else 1)
