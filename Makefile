@@ -5,10 +5,12 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
+MDFORMAT := $(BIN)/mdformat --wrap 120 --number --compact-tables
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md docs
 # Compiled tests are kept: to compile them takes longer than to load them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo check test lint figures clean
+.PHONY: install demo check test lint docs figures clean
 
 install: .venv/core
 demo: .venv/core
@@ -21,6 +23,11 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MDFORMAT) --check $(PAGES)
+
+# Wraps the docs at 120 characters.
+docs: .venv/dev
+	$(MDFORMAT) $(PAGES)
 
 # The figures of the README.
 figures: .venv/core
