@@ -5,8 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
-MDFORMAT := $(BIN)/mdformat --wrap 120 --number --compact-tables
-PAGES := README.md CHANGELOG.md CONTRIBUTING.md docs
+PAGES := $(wildcard *.md docs/*.md docs/*/*.md)
 # Compiled tests are kept: to compile them takes longer than to load them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -23,11 +22,11 @@ lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(MDFORMAT) --check $(PAGES)
+	$(BIN)/python scripts/wrap_docs.py --check $(PAGES)
 
 # Wraps the docs at 120 characters.
-docs: .venv/dev
-	$(MDFORMAT) $(PAGES)
+docs: .venv/bin/python
+	$(BIN)/python scripts/wrap_docs.py $(PAGES)
 
 # The figures of the README.
 figures: .venv/core
