@@ -17,6 +17,8 @@ _FIXED = re.compile(r" {4}|\t|[|#>!<]|\[[^]]+\]:|---|===")
 """Begins a line that is not part of a paragraph."""
 _MARK = re.compile(r" (?=(?:[-+*#>=|]|\d+\.)(?: |$))")
 """Before a word that would mean something else at the beginning of a line."""
+_CODE = re.compile(r"`[^`]{1,60}`")
+"""Stays on one line."""
 _GLUE = "\0"
 
 
@@ -31,7 +33,7 @@ def wrapped(text: str) -> str:
             item = _ITEM.match(block[0])
             indent = item.group(0) if item else re.match(" *", block[0]).group(0)  # type: ignore[union-attr]
             words = " ".join(line.strip() for line in block).removeprefix(indent.strip()).strip()
-            glued = _MARK.sub(_GLUE, words)
+            glued = _CODE.sub(lambda code: code.group().replace(" ", _GLUE), _MARK.sub(_GLUE, words))
             options = {"break_long_words": False, "break_on_hyphens": False}
             made = wrap(glued, WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent), **options)
             lines.extend(line.replace(_GLUE, " ") for line in made)
