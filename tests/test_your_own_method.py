@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.helpers import commands
 from tests.helpers.repository import ROOT
 
 PAGE = (ROOT / "docs" / "your-own-method.md").read_text(encoding="utf-8")
@@ -22,11 +23,6 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What is there after all of it."""
     place = tmp_path_factory.mktemp("page")
-    tools = tmp_path_factory.mktemp("bin")
-    for name, arguments in (("python", ""), ("fedkeel", " -c 'from fedkeel.cli import main; main()'")):
-        (tools / name).write_text(f"#!/bin/sh\nexec '{sys.executable}'{arguments} \"$@\"\n")
-        (tools / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     for kind, text in BLOCKS:
         if kind == "python":
             name = re.match(r"# (\w+\.py)(, continued)?\n", text)
@@ -36,13 +32,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 file.write(text)
         else:
             assert kind == "bash", text
-            done = subprocess.run(
-                ["bash", "-e", "-c", text], cwd=place, env=env, capture_output=True, text=True, timeout=600, check=False
-            )
-            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-            with (place / "printed").open("a") as file:
-                file.write(done.stdout)
+            for line in text.replace("\\\n", " ").splitlines():
+                done = carried_out(shlex.split(line, comments=True), place)
+                assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+                with (place / "printed").open("a") as file:
+                    file.write(done.stdout)
     return place
+
+
+def carried_out(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    """A command of the page; those of fedkeel in this process, which has loaded torch."""
+    if words[0] == "fedkeel":
+        for path in place.glob("*.py"):  # it may have grown since it was imported
+            sys.modules.pop(path.stem, None)
+        return commands.fedkeel(*words[1:], cwd=place)
+    assert words[0] == "python"
+    command = [sys.executable, *words[1:]]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_it_holds_code_of_both_kinds() -> None:
