@@ -60,7 +60,7 @@ class Trainer:
         job = self._job(orders, batches)
         state, own = apart(job.kept)
         job = replace(job, kept=own)
-        given = [t for o in orders for t in (o.start, *o.received.values(), *o.kept.values())]
+        given = [job.start, *job.received.values(), *job.kept.values()]  # a view of a tensor shares its version
         devices = [start.device] if start.is_cuda else []
         with torch.random.fork_rng(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
