@@ -102,6 +102,9 @@ class InPlace(ClientRule):
         return job
 class Typo(ClientRule):
     def steps(self, job, w, oracle): return oracle.grad(w)
+class Helped(ClientRule):
+    def step(self, job, w, oracle): return self.steps(w, oracle)
+    def steps(self, w, oracle): return oracle.grad(w)
 class Counts(ClientRule):
     _count: int = 0
 class ServerInPlace(Average):
@@ -261,6 +264,7 @@ def test_the_command_line_shows_and_runs_it(tmp_path: Path) -> None:
         ({"client": "wrong_rules:pull", "server": "fedadam"}, "pull+fedadam", ("Pull", "Adam")),
         ({"client": "fedsam", "server": "wrong_rules:Mean"}, "fedsam+Mean", ("SharpnessAware", "Mean")),
         ({"client": "wrong_rules:Alike", "server": "fedadam"}, "Alike+fedadam", ("Alike", "Adam")),
+        ({"client": "wrong_rules:Helped"}, "Helped+fedavg", ("Helped", "Average")),
         ({"client": "fedsam", "server": "wrong_rules:shows"}, "fedsam+shows", ("SharpnessAware", "Shown")),
         ({"algorithm": "own_rules:drag", "server": "own_rules:Lone"}, "drag+Lone", ("Drag", "Lone")),
         ({"client": "own_rules:Drag", "server": "own_rules:Heavy"}, "Drag+Heavy", ("Drag", "Heavy")),

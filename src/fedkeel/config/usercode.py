@@ -89,8 +89,8 @@ def _instead(module: str, error: BaseException) -> str:
 
 def misspelt(own: type, base: type) -> str | None:
     """A method of a user's class whose name is nearly that of one that the base class has, if there is one."""
-    known = [name for name in vars(base) if not name.startswith("_") and callable(getattr(base, name))]
     names = {name for each in own.__mro__[: own.__mro__.index(base)] for name in vars(each) if not name.startswith("_")}
+    known = [name for name in vars(base) if callable(getattr(base, name)) and name not in names]  # not defined either
     for name in sorted(name for name in names if not hasattr(base, name) and callable(getattr(own, name, None))):
         near = get_close_matches(name, known, 1, 0.8)
         if near:
