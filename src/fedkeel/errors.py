@@ -101,6 +101,8 @@ def described(found: object) -> str:
     if hasattr(found, "shape") and hasattr(found, "dtype"):
         what = "an array" if type(found).__module__ == "numpy" else "a tensor"
         return f"{what} {list(found.shape)} of {str(found.dtype).removeprefix('torch.')}"
+    if isinstance(found, dict) and 0 < len(found) <= 4:
+        return f"a dict with {', '.join(f'{label(name)}: {described(each)}' for name, each in found.items())}"
     if isinstance(found, tuple | list) and len(found) <= 4:
         return f"({', '.join(described(each) for each in found)})"
     if found is None or isinstance(found, int | float | str):

@@ -123,6 +123,11 @@ class Uses(ClientRule):
     def begin(self, job, oracle):
         job.received["v"].add_(1)
         return job
+class Inferring(Average):
+    @torch.inference_mode()
+    def aggregate(self, state, updates): return super().aggregate(state, updates)
+class Bare(Average):
+    def report(self, state): return torch.ones(1)
 class Shown(Average):
     def report(self, state): return {"norm": state.w.norm()}
 class Alike(ClientRule):
@@ -315,8 +320,8 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
         ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
         ("client=untyped:Rule", "(untyped.py, line 3: mu = 0.1 needs a type, such as mu: float = 0.1); accepted: "),
-        ("client=wrong_rules:Typo", "Typo has a method steps, which nobody calls; did you mean step?"),
-        ("client=wrong_rules:Counts", "Counts has _count, which no checkpoint holds; accepted: ServerState.memory, or"),
+        ("client=wrong_rules:Typo", "Typo has a method steps, which fedkeel never calls; did you mean step?"),
+        ("client=wrong_rules:Counts", "Counts has _count, which no checkpoint holds; accepted: ServerState.memory, "),
         ("algorithm=nowhere:x", ": run the command where nowhere.py is); accepted: module:name of a method"),
         ("algorithm=needy:x", "cannot be imported (ModuleNotFoundError: No module named 'absent'); accepted: "),
         (
@@ -416,13 +421,15 @@ def test_what_goes_wrong_in_a_rule_is_told_as_the_users(executor: str, tmp_path:
     assert "defect" not in done.stderr
 
 
+@pytest.mark.parametrize("batch", [4, 100, "full"])
 @pytest.mark.parametrize("rule", ["Mixes", "MixesLater"])
-def test_a_formula_that_mixes_clients_is_not_used_in_stacks(rule: str) -> None:
+def test_a_formula_that_mixes_clients_is_not_used_in_stacks(rule: str, batch: int | str) -> None:
     """A norm over the whole stack: right for one client, wrong for several at once, perhaps only when they moved."""
-    mixing = {"client": f"wrong_rules:{rule}"}
-    federation.train(mixing, "serial", rounds=1)
+    local = {"epochs": 2, "batch_size": batch, "lr": 0.1}
+    described = Experiment(client=f"wrong_rules:{rule}", rounds=1, per_round=3, local=local)
+    run(described.replace(executor="serial"), **GIVEN)
     with pytest.raises(InputError, match=r"executor.*deviates by up to .* from plain autograd"):
-        federation.train(mixing, "stack 3", rounds=1)
+        run(described.replace(executor={"kind": "vectorised", "stack": 3, "channels_last": False}), **GIVEN)
 
 
 def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,8 +440,9 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
     assert summary["executor"]["stack"] <= 1
     assert all("it fails" in reason for reason in summary["probe"]["refused"].values())
     assert summary["probe"]["refused"]
-    with pytest.raises(InputError, match=r"executor: vectorised.* is not accepted for this model and method: it fails"):
-        run(described.replace(executor={"kind": "vectorised", "stack": 3}), **GIVEN)
+    for kind in ("vectorised", "processes", "auto"):
+        with pytest.raises(InputError, match=r"executor: .* is not accepted for this model and method: it fails"):
+            run(described.replace(executor={"kind": kind, "stack": 3}), **GIVEN)
 
 
 @pytest.mark.parametrize("executor", ["serial", "processes"])
@@ -448,6 +456,14 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
 def test_weights_that_are_not_a_stack_or_are_changed_in_place(rule: str, said: str, executor: str) -> None:
     with pytest.raises(FedkeelError, match=said):
         federation.train({"client": f"wrong_rules:{rule}"}, executor, rounds=1)
+
+
+def test_tensors_without_a_version_are_fine_and_a_bare_one_is_no_dictionary() -> None:
+    plain = federation.weights(federation.train("fedavg", "serial", rounds=2)[0])
+    inferred = federation.train({"server": "wrong_rules:Inferring"}, "serial", rounds=2)[0]
+    np.testing.assert_array_equal(federation.weights(inferred), plain)
+    with pytest.raises(FedkeelError, match=r"Bare: report returned a tensor .* accepted: a dictionary of tensors"):
+        federation.train({"server": "wrong_rules:Bare"}, "serial", rounds=1)
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,11 @@ def test_an_upload_that_names_its_job_alone_is_taken_as_it_was_sent() -> None:
     world.tell(ev.Arrived(1.0, 2, order.job, order.version, 8, None, trip, trained(order)))
     assert world.core.model.version == 1
     assert world.core.ledger.bytes_up == 8  # as it came
+    bad = trained(world.orders[3])
+    broken = replace(bad, columns={**bad.columns, "w": torch.full_like(bad.w, torch.inf)})
+    world.tell(ev.Arrived(2.0, 3, world.orders[3].job, 0, 8, None, trip, broken))
+    assert world.core.ledger.samples == 3 * SIZES[2] + 3 * SIZES[3]
+    assert world.core.ledger.turned_away == {"not finite": 1}
 
 
 @COLLECTS

@@ -91,7 +91,7 @@ CASES: list[tuple[str, Any, str]] = [
     ("plan", lambda _: None, rf"returned None; {PAIR}Brief\)"),
     ("plan", lambda state: (state, {}), rf"returned \(a ServerState, a dict\); {PAIR}Brief\)"),
     ("plan", lambda state: (replace(state, w=state.w.float()), Brief()), "whose w is .* of float32"),
-    ("plan", asking, "yielded a dict; accepted: a Brief"),
+    ("plan", asking, "yielded a dict with q: 1; accepted: a Brief"),
     ("close", lambda _: None, "returned None; accepted: a ServerState"),
 ]
 

@@ -94,7 +94,7 @@ def misspelt(own: type, base: type) -> str | None:
     for name in sorted(name for name in names if not hasattr(base, name) and callable(getattr(own, name, None))):
         near = get_close_matches(name, known, 1, 0.8)
         if near:
-            return f"a method {name}, which nobody calls; did you mean {near[0]}?"
+            return f"a method {name}, which fedkeel never calls; did you mean {near[0]}? Helpers begin with _"
     return None
 
 

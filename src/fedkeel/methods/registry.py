@@ -158,7 +158,7 @@ def _check_rule(rule: object, side: str, what: str) -> None:
     hidden = next(iter(rule.__private_attributes__), None)
     if hidden:
         raise InputError(
-            f"{what} has {hidden}, which no checkpoint holds; accepted: ServerState.memory, or what end keeps"
+            f"{what} has {hidden}, which no checkpoint holds; accepted: ServerState.memory, what end keeps, or ClassVar"
         )
     if typo := usercode.misspelt(rule, base):
         raise InputError(f"{what} has {typo}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -47,9 +48,8 @@ def check_end(rule: ClientRule, found: Any) -> None:
 
 def check_message(rule: Section, hook: str, found: Any) -> None:
     """Named tensors."""
-    for name, value in found.items() if isinstance(found, Mapping) else [("", found)]:
-        if not isinstance(value, Tensor):
-            raise _refused(rule, hook, value, "a dictionary of tensors", f"{name}: " if name else "")
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise _refused(rule, hook, found, "a dictionary of tensors")
 
 
 def check_state(rule: ServerRule, hook: str, found: Any, w: Tensor) -> None:
@@ -75,7 +75,7 @@ def check_receive(rule: ServerRule, found: Any, w: Tensor) -> None:
     if not _is_pair(found, ServerState, Receipt):
         raise _refused(rule, "receive", found, "a pair (ServerState, Receipt)")
     check_state(rule, "receive", found[0], w)
-    if not isinstance(found[1].weight, float | int | None):
+    if not isinstance(found[1].weight, Real | None):
         raise _refused(rule, "receive", found[1].weight, "a number or None", "a Receipt whose weight is ")
 
 
@@ -95,7 +95,7 @@ def check_question(rule: ServerRule, found: object) -> None:
 @contextmanager
 def left_alone(rule: Section, hook: str, given: Iterable[Tensor]) -> Iterator[None]:
     """Refuse a hook that changes in place what it was given: others read that, and later rounds do."""
-    tensors = [*given]
+    tensors = [each for each in given if not each.is_inference()]  # those have no version
     before = [tensor._version for tensor in tensors]
     yield
     if [tensor._version for tensor in tensors] != before:

@@ -155,7 +155,8 @@ class Core(Stateful):
     def _turn_away(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> None:
         """The device has trained and sent something, in vain."""
         self.ledger.bytes_up += event.nbytes
-        self.ledger.samples += event.work if event.order is None else self._work(event.order)
+        order = event.order or (sent.order if sent else None)
+        self.ledger.samples += event.work if order is None else self._work(order)
         self.ledger.turn_away(refusal.reason)
         self.log.refuse(event, refusal, sent, self._now)
 

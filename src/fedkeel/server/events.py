@@ -86,7 +86,8 @@ class Arrived:
     """Of the model that it claims to have started from."""
     nbytes: int
     order: Order | None
-    """The client's job that is over with it, as it was done; None: the job that it claims, as it was sent."""
+    """The client's job that is over with it, as it was done. None: the job that it claims, as it was sent; if that is
+    refused because of what it claims, the job is not over."""
     trip: Trip | None = None
     """Of that job; only an upload that nobody waits for has none."""
     upload: Trained | None = None

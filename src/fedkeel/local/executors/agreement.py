@@ -44,7 +44,8 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     each = min(2, settings.stack or 1)
     # Without the wire: what comes of a step is compared, and rounding there would hide or exaggerate a difference.
     dealt = _dealt(workshop.data, [size for size in sizes for _ in range(each)])
-    trial = replace(workshop, data=dealt, wire=Chain())
+    local = workshop.local.model_copy(update={"batch_size": largest})  # so that twice as many samples are two steps
+    trial = replace(workshop, data=dealt, local=local, wire=Chain())
     model = replace(orders[0], epochs=1, lr=torch.ones_like(orders[0].lr[:1]))
     trials = [replace(model, client=client) for client in range(len(trial.data))]
     stacks = [trials[start : start + each] for start in range(0, len(trials), each)]

@@ -120,7 +120,7 @@ class _Contest:
         shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
         if asked.kind == "processes":
             return shared or [self._shared(way) for way in ranked]
-        if asked.kind == "vectorised" or self._workers == 1:
+        if asked.kind == "vectorised" or self._workers == 1 or not ranked:
             return ranked
         return self._finals(ranked, shared)
 
