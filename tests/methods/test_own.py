@@ -102,6 +102,11 @@ class InPlace(ClientRule):
         return job
 class Typo(ClientRule):
     def steps(self, job, w, oracle): return oracle.grad(w)
+class Plain(ClientRule):
+    def end(self, job, w, oracle): return {"n": job.samples}, {}
+    def sends(self, layout, received): return {"n": 1}
+class Arrays(ClientRule):
+    def step(self, job, w, oracle): return oracle.grad(w).numpy()
 class Helped(ClientRule):
     def step(self, job, w, oracle): return self.steps(w, oracle)
     def steps(self, w, oracle): return oracle.grad(w)
@@ -319,7 +324,10 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
         ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
         ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
-        ("client=untyped:Rule", "(untyped.py, line 3: mu = 0.1 needs a type, such as mu: float = 0.1); accepted: "),
+        (
+            "client=untyped:Rule",
+            "(untyped.py, line 3, in <module>: mu = 0.1 needs a type, such as mu: float = 0.1); accepted: ",
+        ),
         ("client=wrong_rules:Typo", "Typo has a method steps, which fedkeel never calls; did you mean step?"),
         ("client=wrong_rules:Counts", "Counts has _count, which no checkpoint holds; accepted: ServerState.memory, "),
         ("algorithm=nowhere:x", ": run the command where nowhere.py is); accepted: module:name of a method"),
@@ -440,6 +448,7 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
     assert summary["executor"]["stack"] <= 1
     assert all("it fails" in reason for reason in summary["probe"]["refused"].values())
     assert summary["probe"]["refused"]
+    assert "it fails" in summary["why_not_stacked"]
     for kind in ("vectorised", "processes", "auto"):
         with pytest.raises(InputError, match=r"executor: .* is not accepted for this model and method: it fails"):
             run(described.replace(executor={"kind": kind, "stack": 3}), **GIVEN)
@@ -449,6 +458,8 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
+        ("Plain", r"the client rule's sends has 'n': 1; accepted: 'n': Sends\(numbers\)"),
+        ("Arrays", r"Arrays: step returned an array \[1, \d+\] of float64; accepted: a tensor"),
         ("Flat", r"given weights \[\d+\]; accepted: \[1, \d+\]"),
         ("InPlace", "InPlace: a hook changes tensors in place"),
     ],

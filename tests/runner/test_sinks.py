@@ -270,6 +270,37 @@ def test_what_is_no_sink_is_refused_before_anything_else(sink: Any, tmp_path: Pa
     assert not (tmp_path / "a").exists()
 
 
+def test_sinks_may_come_from_a_generator_and_nothing_else_is_taken_for_one() -> None:
+    heard = Notes()
+    run(faulty("fedavg"), sinks=(sink for sink in [heard]), **given())
+    assert heard.told == ["begin", 1, 2, 3, 4, 5, "finish"]
+    with pytest.raises(InputError, match=r"^sinks: .* is not accepted; accepted: a list of sinks"):
+        run(faulty("fedavg"), sinks=heard, **given())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^progress: 3 is not accepted; accepted: a function of a RoundEnd"):
+        run(faulty("fedavg"), progress=3, **given())  # type: ignore[arg-type]
+
+
+def test_a_folder_with_a_run_that_is_not_complete_says_how_to_go_on(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.asked = True
+    with pytest.raises(StoppedError):
+        run(faulty("fedavg"), tmp_path / "a", stop=stop, **given())
+    with pytest.raises(InputError, match=r"is not empty; .*; --resume .*/a goes on with the run in it$"):
+        run(faulty("fedavg"), tmp_path / "a", **given())
+    resume(tmp_path / "a", tell=lambda _: None, **given())
+    with pytest.raises(InputError, match=r"is not empty; accepted: a new or empty folder$"):
+        run(faulty("fedavg"), tmp_path / "a", **given())
+
+
+def test_a_misspelt_method_of_a_sink_is_told() -> None:
+    class Typo(Sink):
+        def rounds(self, end: RoundEnd) -> None:
+            raise AssertionError
+
+    with pytest.raises(InputError, match=r"^sinks: Typo has a method rounds, .*did you mean round\?"):
+        run(faulty("fedavg"), sinks=[Typo()], **given())
+
+
 def test_any_object_with_these_methods_is_a_sink() -> None:
     class Own:
         def __init__(self) -> None:

@@ -143,6 +143,11 @@ def test_clients_without_weights_have_nothing_to_clip() -> None:
     assert Experiment(algorithm="fedgh", wire=["cast"]).wire == (Cast(),)
 
 
+def test_a_transform_without_a_kind_is_told() -> None:
+    with pytest.raises(InputError, match=r"wire: \{'norm': 3\} has no kind; accepted: kind: cast or kind: clip"):
+        Experiment(wire=[{"norm": 3}])
+
+
 def test_a_stack_is_clipped_client_by_client() -> None:
     update = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
     read, kept = through(Chain([Clip(norm=1)]), update, {"m": 10 * update}, {})

@@ -117,10 +117,8 @@ def said(error: BaseException) -> str:
     """An error's kind and words, on one line."""
     text = words(error)
     if isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
-        where = next((f"{Path(f.filename).name}, line {f.lineno}" for f in reversed(extract_tb(error.__traceback__))
-                      if f.name == "<module>" and not f.filename.startswith("<")), "")  # fmt: skip
         given = text.partition("`")[2].partition("`")[0]
-        return f"{where}: {given} needs a type, such as {given.replace(' =', ': float =', 1)}"
+        return f"{place(error)}: {given} needs a type, such as {given.replace(' =', ': float =', 1)}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from textwrap import shorten
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from fedkeel.report.runs import RunRecord, labels
 from fedkeel.report.save import check_suffix, save
@@ -49,6 +48,6 @@ def learning_curves(runs: Sequence[RunRecord], paths: Sequence[Path], x: str = "
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.title.set_fontsize(10)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.get_major_locator().set_params(integer=x in ("round", "updates"))
     for path in paths:
         save(figure, path, dpi=150)

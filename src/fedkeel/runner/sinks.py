@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedkeel.config.experiment import Experiment
+from fedkeel.config.usercode import misspelt
 from fedkeel.errors import FedkeelError, InputError, shown, words
 from fedkeel.record.rows import Evaluation, RoundEnd
 
@@ -143,6 +144,8 @@ def checked(sinks: Sequence[Sink], progress: Callable[[RoundEnd], None] | None) 
             raise InputError(
                 f"sinks: {shown(sink)} is not accepted, {why}; accepted: objects with the methods of fedkeel.Sink"
             )
+        if Sink in type(sink).__mro__ and (typo := misspelt(type(sink), Sink)):
+            raise InputError(f"sinks: {type(sink).__name__} has {typo}")
     return [*sinks, *([] if progress is None else [Caller(progress)])]
 
 

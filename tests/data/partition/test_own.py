@@ -86,6 +86,14 @@ def test_options_are_shown_checked_and_kept(tmp_path: Path) -> None:
     assert Experiment(partition="own_deals:deal").partition.model_dump()["first"] == 3
 
 
+@pytest.mark.parametrize("given", ["true", "false"])
+def test_a_switch_without_a_type_is_a_switch(given: str, tmp_path: Path) -> None:
+    described = Experiment.load(overrides=["partition=own_deals:deal", f"partition.tail={given}"])
+    (tmp_path / "e.yaml").write_text(described.to_yaml())
+    for each in (described, Experiment.load(tmp_path / "e.yaml")):
+        assert each.partition.model_dump()["tail"] is (given == "true")
+
+
 @pytest.mark.slow
 def test_a_run_and_its_repetition(tmp_path: Path) -> None:
     settings = [

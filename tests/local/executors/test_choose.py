@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from fedkeel import Experiment, FederatedData, InputError, Result, run
+from fedkeel import Experiment, FederatedData, InputError, Result, Stop, StoppedError, resume, run
 from fedkeel.local.batches import Batch, batch_sizes
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors import choose
@@ -329,6 +329,17 @@ def test_the_summary_says_why_clients_are_not_stacked(layer: nn.Module, why: str
         told = json.loads((tmp_path / run_ / "summary.json").read_text())
         assert told["executor"]["stack"] == 0
         assert told["why_not_stacked"] == why
+
+
+@pytest.mark.slow
+def test_a_resumed_run_still_says_why_clients_are_not_stacked(tmp_path: Path) -> None:
+    stop = Stop()
+    stop.asked = True
+    described = Experiment(rounds=2, per_round=3, local=LOCAL, evaluate_every=2)
+    given = {"data": data(), "model": convolutional(nn.Dropout(0.5))}
+    with pytest.raises(StoppedError):
+        run(described, tmp_path / "a", stop=stop, **given)
+    assert resume(tmp_path / "a", tell=lambda _: None, **given).summary["why_not_stacked"] == RANDOM
 
 
 @pytest.mark.usefixtures("eager_to_choose")
