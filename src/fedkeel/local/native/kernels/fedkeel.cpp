@@ -1,0 +1,95 @@
+// The C interface, and who does the work: every thread has a network of its own and takes the next job that is left.
+#include "fedkeel.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "training.h"
+
+using namespace fedkeel;
+
+struct fk_network {
+  std::unique_ptr<Training<float>> single;
+  std::unique_ptr<Training<double>> twice;
+};
+
+// f(training, number) for all numbers below `count`, each by one of the threads.
+template <class F> static void share(fk_network** networks, int threads, int64_t count, F f) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int thread) {
+    for (int64_t number; (number = next++) < count;) {
+      if (networks[thread]->single) f(*networks[thread]->single, number, float());
+      else f(*networks[thread]->twice, number, double());
+    }
+  };
+  std::vector<std::thread> others;
+  for (int thread = 1; thread < threads && thread < count; thread++) others.emplace_back(work, thread);
+  work(0);
+  for (auto& each : others) each.join();
+}
+
+FK_API int fk_abi(void) { return FK_ABI; }
+
+FK_API fk_network* fk_new(const fk_layer* layers, int count, int batch, int64_t size, int type) try {
+  auto made = std::make_unique<fk_network>();
+  if (type == 4) made->single = std::make_unique<Training<float>>(layers, count, batch, size);
+  else made->twice = std::make_unique<Training<double>>(layers, count, batch, size);
+  return made.release();
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+FK_API void fk_free(fk_network* network) { delete network; }
+
+FK_API void fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
+                   const fk_local* local) {
+  share(networks, threads, count, [&](auto& training, int64_t number, auto type) {
+    training.run(jobs[number], (const decltype(type)*)x, y, *local);
+  });
+}
+
+FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
+                         const int64_t* sizes, const double* scale, const void* w, int64_t next_w, const void* base,
+                         int64_t next_base, void* to, int64_t next_to, void* losses) {
+  share(networks, threads, k, [&](auto& training, int64_t c, auto type) {
+    typedef decltype(type) T;
+    training.gradient((const T*)w + c * next_w, (const T*)x + c * b * training.sample(), y + c * b, sizes[c], T(scale[c]),
+                      base ? (const T*)base + c * next_base : nullptr, (T*)to + c * next_to, (T*)losses + c * b);
+  });
+}
+
+FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
+                     const int64_t* which, int64_t count, int64_t* hits, double* loss) {
+  const int64_t parts = (count + TOGETHER - 1) / TOGETHER;  // added up in their order, whoever computed them
+  std::vector<double> losses(parts);
+  std::vector<int64_t> right(parts);
+  share(networks, threads, parts, [&](auto& training, int64_t part, auto type) {
+    typedef decltype(type) T;
+    const int64_t first = part * TOGETHER;
+    training.score((const T*)w, (const T*)x, y, which, first, std::min<int64_t>(TOGETHER, count - first), losses[part], right[part]);
+  });
+  *hits = 0;
+  *loss = 0;
+  for (int64_t part = 0; part < parts; part++) *hits += right[part], *loss += losses[part];
+}
+
+template <class T> static double peak() {
+  typedef typename Vectors<T>::V V;
+  constexpr long ROUNDS = 2000000;
+  V sums[SUMS / 2] = {}, one = Vectors<T>::all(T(1e-3)), two = Vectors<T>::all(T(.999));
+  double best = 0;
+  for (int repeat = 0; repeat < 5; repeat++) {
+    const auto begun = std::chrono::steady_clock::now();
+    for (long i = 0; i < ROUNDS; i++) {
+      asm volatile("" : "+x"(one), "+x"(two));
+      FK_UNROLL for (int n = 0; n < SUMS / 2; n++) sums[n] = sums[n] * two + one;
+    }
+    FK_UNROLL for (int n = 0; n < SUMS / 2; n++) asm volatile("" : "+x"(sums[n]));
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+    best = std::max(best, ROUNDS * (SUMS / 2) * 2.0 * Vectors<T>::L / taken.count());
+  }
+  return best;
+}
+
+FK_API double fk_peak(int type) { return type == 4 ? peak<float>() : peak<double>(); }

@@ -1,0 +1,65 @@
+// The C interface. Memory is the caller's; nothing here keeps a pointer beyond a call, but for a network's workspace.
+#pragma once
+#include <cstdint>
+
+#define FK_API extern "C" __attribute__((visibility("default")))
+#define FK_ABI 1  // as in library.py; one more with every change of this file
+
+enum fk_kind { FK_CONVOLUTION, FK_LINEAR, FK_AVERAGE };
+
+// One layer of a chain, and what follows it: a 2x2 max-pool (convolutions), a ReLU (but for averages).
+struct fk_layer {
+  int32_t kind;
+  int32_t inputs, height, width;  // channels and size of the images it sees; a linear layer: features, 1, 1
+  int32_t outputs;
+  int32_t k, pad;                 // the filters' side (1 to 7) and padding; of an average, its window and stride, and 0
+  int32_t pool, relu;             // 0 or 1
+  int64_t weight, bias;           // where they begin in a client's vector of weights; no bias: -1
+};
+
+// A client's local training: `epochs` times through `samples` in mini-batches. In every step, with the mean gradient g
+// of the mini-batch, which is masked, clipped, and gets `decay` times the (masked) weights:
+//   d = share * g + offset + pull * (w - anchor);   v = momentum * v + d;   w = w - rate * v
+struct fk_job {
+  const void* start;              // weights, numbers of the networks' type, as all void* here
+  void* w;                        // out: trained weights; may be `start`
+  const int64_t* order;           // [epochs][samples], which samples of x and y it sees
+  int64_t samples;
+  const double* rates;            // [epochs], learning rates
+  const void *offset, *anchor;    // or null
+  double share, pull;
+  double loss;                    // out: summed over all samples seen, each when it was seen
+  int64_t seen;                   // out: how many that were
+  int32_t epochs, batch;
+  int32_t finite;                 // out: whether weights and loss are
+  int32_t reserved;
+};
+
+// What all jobs of a call have in common.
+struct fk_local {
+  const void* mask;               // [D] of 0 and 1, or null
+  double decay, clip, momentum;   // clip: the largest norm of a gradient, or 0
+  int64_t limit;                  // steps of a job, or -1
+};
+
+struct fk_network;                // a chain of layers and its workspace: one per thread
+
+FK_API int fk_abi(void);
+// `batch` is the largest mini-batch, `size` the length D of a vector of weights, `type` 4 (float) or 8 (double).
+// Null where the layers do not fit together or memory is short.
+FK_API fk_network* fk_new(const fk_layer* layers, int count, int batch, int64_t size, int type);
+FK_API void fk_free(fk_network*);
+// The networks must be of one kind; as many threads are used as there are networks.
+FK_API void fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
+                   const fk_local* local);
+// For each of k clients: to = base + scale times the gradient of the summed losses at w. Its `sizes` samples are the
+// first of b that lie side by side in x and y; `losses` [k][b] are those of each. `next` is from one client's vector to
+// the next, for w, base and to; it may be 0. `base` may be null (zeros), or `to`, which may be w.
+FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
+                         const int64_t* sizes, const double* scale, const void* w, int64_t next_w, const void* base,
+                         int64_t next_base, void* to, int64_t next_to, void* losses);
+// Tests w on `count` samples of x and y, or on those that `which` names.
+FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
+                     const int64_t* which, int64_t count, int64_t* hits, double* loss);
+// What this processor's multiply-add units can do at best, on one core: operations per second.
+FK_API double fk_peak(int type);

@@ -1,0 +1,110 @@
+// Fully connected layers: products of a matrix of weights with samples in lanes, and its gradient.
+#pragma once
+#include <algorithm>
+#include <cstring>
+
+#include "vectors.h"
+
+namespace fedkeel {
+
+template <class T> struct Linear : Vectors<T> {
+  typedef Vectors<T> Q;
+  typedef typename Q::V V;
+  static constexpr int L = Q::L;
+
+  // y[s][o] = bias[o] + sum over t of w[o * across + t * along] x[s][t], for `batches` of L samples.
+  struct Product {
+    int outputs, inputs, batches;
+    long across, along;
+    long next_x, next_y;  // from one batch to the next
+  };
+
+  static void product(const Product& d, const T* w, const V* x, const T* bias, V* y) {
+    for (int s = 0; s < d.batches;) {
+      const int some = std::min(4, d.batches - s);
+      const V* from = x + s * d.next_x;
+      V* to = y + s * d.next_y;
+      if (some == 4) batches<4>(d, w, from, bias, to);
+      else if (some == 3) batches<3>(d, w, from, bias, to);
+      else if (some == 2) batches<2>(d, w, from, bias, to);
+      else batches<1>(d, w, from, bias, to);
+      s += some;
+    }
+  }
+
+  template <int S> static void batches(const Product& d, const T* w, const V* x, const T* bias, V* y) {
+    constexpr int OUTPUTS = std::min(12, SUMS / S);
+    // As many inputs at a time as the first-level cache holds beside the weights.
+    const int most = std::max(32, int(16384 / (S * sizeof(V)))), parts = (d.inputs + most - 1) / most;
+    for (int part = 0, t = 0; part < parts; part++) {
+      const int n = (d.inputs - t) / (parts - part);
+      in_blocks<OUTPUTS>(d.outputs, [&](auto block, int o) {
+        tile<decltype(block)::value, S>(d, w + o * d.across + t * d.along, x + t, n, t ? nullptr : bias ? bias + o : nullptr, t > 0, y + o);
+      });
+      t += n;
+    }
+  }
+
+  template <int N, int S>
+  FK_INLINE void tile(const Product& d, const T* w, const V* x, int n, const T* bias, bool more, V* y) {
+    V sums[N][S];
+    FK_UNROLL for (int o = 0; o < N; o++)
+      FK_UNROLL for (int s = 0; s < S; s++) sums[o][s] = more ? y[s * d.next_y + o] : Q::all(bias ? bias[o] : T(0));
+    for (int t = 0; t < n; t++, w += d.along) {
+      V v[S];
+      FK_UNROLL for (int s = 0; s < S; s++) v[s] = x[s * d.next_x + t];
+      FK_UNROLL for (int o = 0; o < N; o++) {
+        const V one = Q::all(w[o * d.across]);
+        FK_UNROLL for (int s = 0; s < S; s++) sums[o][s] += one * v[s];
+      }
+    }
+    FK_UNROLL for (int o = 0; o < N; o++)
+      FK_UNROLL for (int s = 0; s < S; s++) y[s * d.next_y + o] = sums[o][s];
+  }
+
+  // to[o][i] = base[o][i] + sum over samples b of g[o][b] rows[b][i]; base may be null (zeros) or `to` itself.
+  static constexpr int COLUMNS = 64;  // that are computed at a time; `scratch` holds so many of every sample
+  static void outer(const T* g, int samples, const T* const* rows, const T* base, T* to, int outputs, int inputs, T* scratch) {
+    for (int i = 0; i < inputs; i += COLUMNS) {
+      const int n = std::min(COLUMNS, inputs - i);
+      for (int b = 0; b < samples; b++) {
+        memcpy(scratch + b * COLUMNS, rows[b] + i, n * sizeof(T));
+        for (int t = n; t < COLUMNS && t % L; t++) scratch[b * COLUMNS + t] = 0;
+      }
+      in_blocks<SUMS / 2>(outputs, [&](auto block, int o) {
+        const T* from = base ? base + (long)o * inputs + i : nullptr;
+        T* at = to + (long)o * inputs + i;
+        const T* mine = g + (long)o * samples;
+        int t = 0;
+        for (; t + 2 * L <= n; t += 2 * L)
+          columns<decltype(block)::value, 2>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, L);
+        for (; t < n; t += L)
+          columns<decltype(block)::value, 1>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, std::min(L, n - t));
+      });
+    }
+  }
+
+  // The last of S vectors has `some` columns.
+  template <int N, int S>
+  FK_INLINE void columns(const T* g, int samples, const T* x, const T* base, T* to, long next, int some) {
+    V sums[N][S] = {};
+    if (base)
+      FK_UNROLL for (int o = 0; o < N; o++)
+        FK_UNROLL for (int s = 0; s < S; s++)
+          sums[o][s] = some == L ? Q::load(base + o * next + s * L) : Q::load(base + o * next, some);
+    for (int b = 0; b < samples; b++) {
+      V v[S];
+      FK_UNROLL for (int s = 0; s < S; s++) v[s] = Q::load(x + b * COLUMNS + s * L);
+      FK_UNROLL for (int o = 0; o < N; o++) {
+        const V one = Q::all(g[(long)o * samples + b]);
+        FK_UNROLL for (int s = 0; s < S; s++) sums[o][s] += one * v[s];
+      }
+    }
+    FK_UNROLL for (int o = 0; o < N; o++)
+      FK_UNROLL for (int s = 0; s < S; s++)
+        if (some == L) Q::store(to + o * next + s * L, sums[o][s]);
+        else Q::store(to + o * next, sums[o][s], some);
+  }
+};
+
+}  // namespace fedkeel
