@@ -89,6 +89,12 @@ def built() -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: ([*NEEDS].index(name) if name in NEEDS else -1, name), reverse=True))
 
 
+def usable() -> tuple[str, ...]:
+    """The instruction sets that `FEDKEEL_ISA` may name here, the best first."""
+    made = built()
+    return tuple(name for name in offered() if name in made)
+
+
 @cache
 def features(cpuinfo: Path) -> frozenset[str]:
     """What all processors of this machine have, by Linux's names; nothing where the system does not say."""
