@@ -1,5 +1,6 @@
 # `make demo` trains on the embedded data, `make check` runs the fast tests and `make test` every one; all install what
-# they need into .venv.
+# they need into .venv. `make native` compiles the kernels that have changed; all of these do so too, where there is a
+# compiler.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -8,15 +9,20 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md)
 # Compiled tests are kept: to compile them takes longer than to load them.
 unexport PYTHONDONTWRITEBYTECODE
+# Who asks for the kernels alone is told why there are none by an error.
+FEDKEEL_NATIVE ?= $(if $(filter native,$(MAKECMDGOALS)),require,auto)
+export FEDKEEL_NATIVE
 
-.PHONY: install demo check test lint docs figures clean
+.PHONY: install native demo check test lint docs figures clean
 
-install: .venv/core
-demo: .venv/core
+install: native .venv/core
+native: | .venv/bin/python
+	@$(BIN)/python scripts/native.py
+demo: install
 	$(BIN)/fedkeel run
-check: .venv/test
+check: native .venv/test
 	$(PYTEST) -m "not slow"
-test: .venv/test
+test: native .venv/test
 	$(PYTEST)
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -29,7 +35,7 @@ docs: .venv/bin/python
 	$(BIN)/python scripts/wrap_docs.py $(PAGES)
 
 # The figures of the README.
-figures: .venv/core
+figures: install
 	rm -rf runs/readme
 	$(BIN)/fedkeel run --set name=IID rounds=30 --out runs/readme/iid
 	$(BIN)/fedkeel run --set "name=2 classes a client" partition.kind=classes rounds=30 --out runs/readme/classes
@@ -40,7 +46,7 @@ figures: .venv/core
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
-.venv/core: pyproject.toml constraints.txt | .venv/bin/python
+.venv/core: pyproject.toml hatch_build.py constraints.txt | .venv/bin/python
 	$(PIP) --editable .
 	@touch $@
 .venv/test: .venv/core

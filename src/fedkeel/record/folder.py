@@ -22,6 +22,7 @@ from fedkeel.record import schema
 from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.lock import BusyError, lock
+from fedkeel.record.machine import renewed
 from fedkeel.record.rowfile import START, RowFile, line, lines
 from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
 from fedkeel.record.schema import ACCURACIES, EXPERIMENT, RUN, SUMMARY
@@ -94,7 +95,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             try:
                 found = folder.checkpoints.load(folder._objection)
                 folder._rewind(found)
-                folder._mark()
+                folder._mark(anew=found is None)
                 folder.checkpoints.clean()
                 for left in filter(_is_partial, path.iterdir()):
                     left.unlink()
@@ -125,15 +126,15 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         for name in sorted(ROWS, key="rounds".__ne__):
             self._rows[name].rewind(found.state["rows"][name] if found else START)
 
-    def _mark(self) -> None:
-        """Write `run.json`; a resumed run writes it again, with the same content.
+    def _mark(self, anew: bool = False) -> None:
+        """Write `run.json`; a resumed run writes it again, with the same content, unless it starts `anew` elsewhere.
 
         By the new file `follow` notices that rows were cut off. So this comes after that, and before new rows.
         """
-        path = self.path / RUN
-        text = path.read_text(encoding="utf-8") if path.exists() else schema.text(self._subject.beginning)
+        path, now = self.path / RUN, self._subject.beginning
+        text = path.read_text(encoding="utf-8") if path.exists() else schema.text(now)
         with whole(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+            partial.write_text(renewed(text, now) if anew else text, encoding="utf-8")
 
     @property
     def beginning(self) -> Mapping[str, Any]:

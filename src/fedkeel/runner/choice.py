@@ -15,7 +15,10 @@ from fedkeel.local.executor import Executor
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.executors.choose import SERIAL, Choice, settle
 from fedkeel.local.executors.processes import unavailable
+from fedkeel.local.native import library
+from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
+from fedkeel.record.machine import INSTRUCTION_SET
 from fedkeel.runner.remembered import place, recall, remember
 from fedkeel.runner.simulation import first_kept, new_core
 from fedkeel.server import events as ev
@@ -51,7 +54,14 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
 def reasons(choice: Choice) -> dict[str, Any]:
     """What the summary says of a choice."""
     probe = {"seconds_per_round": choice.seconds, "refused": choice.refused}
-    return {"probe": probe, "why_not_stacked": choice.why_not_stacked}
+    isa = instruction_set(choice.settings)
+    return {"probe": probe, "why_not_stacked": choice.why_not_stacked, INSTRUCTION_SET: isa}
+
+
+def instruction_set(settings: ExecutorSettings) -> str | None:
+    """Of the native kernels that an executor uses, if it does."""
+    found = library.load() if getattr(settings, "native", None) else None
+    return found.isa if found else None
 
 
 def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> Sequence[Order]:

@@ -12,8 +12,10 @@ import numpy as np
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
+from fedkeel.local.native import library
 from fedkeel.params import Layout
 from fedkeel.record.folder import RunFolder, check_space
+from fedkeel.record.machine import INSTRUCTION_SET, other_instruction_set
 from fedkeel.record.subject import Subject
 from fedkeel.runner.simulation import Simulation
 from fedkeel.world.fleet.profile import Fleet
@@ -46,7 +48,11 @@ def reopen(simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell:
         if found is None:
             tell(f"{path} has no checkpoint yet: the run restarts from round 1")
             return folder
-        for sentence in (*found.passed_over, *found.notes, f"{path} goes on after round {found.number}"):
+        other = other_instruction_set(
+            folder.beginning.get(INSTRUCTION_SET), reasons.get(INSTRUCTION_SET), library.usable()
+        )
+        notes = (*found.notes, *([other] if other else []))
+        for sentence in (*found.passed_over, *notes, f"{path} goes on after round {found.number}"):
             tell(sentence)
         try:
             simulation.restore(found.state)

@@ -1,0 +1,1 @@
+"""Training by compiled kernels, where they were built and the network is one that they know."""
