@@ -22,7 +22,16 @@ from pathlib import Path
 HERE = Path("src/fedkeel/local/native")
 """Of the kernels, below the root of the project: their sources are in `kernels`, their libraries in `lib`."""
 MODES = ("auto", "require", "no")
-FLAGS = ("-std=c++17", "-O2", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-pthread", "-fvisibility=hidden")
+FLAGS = (
+    "-std=c++20",
+    "-O2",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-pthread",
+    "-fvisibility=hidden",
+)
 SETS = {
     "base": (),
     "avx2": ("-mavx2", "-mfma"),

@@ -50,7 +50,7 @@ def test_the_full_gradient_alone_and_in_a_stack_of_unequal_clients(batch_size: A
     data, net, clients = ragged(), network(), range(len(SIZES))
     local = LocalSettings(batch_size=batch_size)
     layout = Layout.of(net)
-    gradient = DenseGradient.of(net, layout) if closed_form else VmappedGradient(net, layout)
+    gradient = DenseGradient.of(net, layout, data.shape) if closed_form else VmappedGradient(net, layout)
     assert gradient is not None
     batches = Batches(data, local, 7, [1] * len(SIZES), clients, [1] * len(SIZES), torch.float64)
     stack = BatchOracle(gradient, batches, local)

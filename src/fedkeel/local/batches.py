@@ -76,7 +76,8 @@ class Batches:
         self._seed = seed
         self._waves, self._clients = np.array(waves), np.array(clients)
         self._sizes: NDArray[np.int64] = data.sizes[self._clients]
-        self._batch, self.steps = steps(self._sizes, np.array(epochs), local.batch_size)
+        self.epochs: NDArray[np.int64] = np.array(epochs)
+        self.batch, self.steps = steps(self._sizes, self.epochs, local.batch_size)
         if (np.diff(self.steps) > 0).any():
             raise ValueError("the clients of a stack must come in descending order of steps")
         self._own = data.assignment.offsets[self._clients, None]
@@ -92,6 +93,19 @@ class Batches:
         """How many classes the data has."""
         return self._data.classes
 
+    @property
+    def as_they_lie(self) -> tuple[Tensor, Tensor] | None:
+        """All samples and labels there are, where mini-batches are made of them unchanged."""
+        x, y = self._data.train.x, self._data.train.y
+        changed = self._data.augment or self._data.resize or x.dtype != self._dtype
+        return None if changed or x.is_cuda or not x.is_contiguous() else (x, y)
+
+    def order(self, rows: slice, epochs: int) -> NDArray[np.int64]:
+        """[k, epochs, most samples], which samples these clients see in their first epochs, in which order."""
+        some = np.arange(len(self._clients))[rows]
+        order = self._shuffled(np.repeat(some, epochs), np.tile(np.arange(epochs), len(some)))
+        return order.reshape(len(some), epochs, -1)
+
     def __iter__(self) -> Iterator[Batch]:
         alike = (self._sizes == self._sizes[0]).all() and (self.steps == self.steps[0]).all()
         return self._side_by_side() if alike else self._each_at_its_pace()
@@ -99,7 +113,7 @@ class Batches:
     def _side_by_side(self) -> Iterator[Batch]:
         """All clients have as many samples and epochs: their mini-batches are of one size and begin together."""
         everybody = np.arange(len(self._clients))
-        size = int(self._batch[0])
+        size = int(self.batch[0])
         one = size * len(everybody) * prod(self._data.shape) * self._data.train.x.element_size()
         some = size * max(1, GATHERED_BYTES // one)
         sizes, weights = np.full(0, 0), torch.empty(0, 0)
@@ -118,7 +132,7 @@ class Batches:
 
     def _each_at_its_pace(self) -> Iterator[Batch]:
         order = np.empty((len(self._clients), int(self._sizes.max())), dtype=np.int64)
-        an_epoch = -(-self._sizes // self._batch)
+        an_epoch = -(-self._sizes // self.batch)
         ragged, weights = False, torch.empty(0, 0)
         for step in range(self.steps[0]):
             active = int((self.steps > step).sum())
@@ -127,8 +141,8 @@ class Batches:
             if len(begin):
                 fresh = self._shuffled(begin, epochs[begin])
                 order[begin, : fresh.shape[1]] = fresh
-            first = places * self._batch[:active]
-            sizes = np.minimum(self._batch[:active], self._sizes[:active] - first)
+            first = places * self.batch[:active]
+            sizes = np.minimum(self.batch[:active], self._sizes[:active] - first)
             columns = np.minimum(first[:, None] + np.arange(sizes.max()), self._sizes[:active, None] - 1)
             samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
             x, y = self._fetch(samples)
@@ -142,7 +156,7 @@ class Batches:
 
         The weights of all of them together make the mean of a client's samples.
         """
-        sizes, own, each = self._sizes[rows], self._own[rows], int(self._batch[rows].max())
+        sizes, own, each = self._sizes[rows], self._own[rows], int(self.batch[rows].max())
         for number, first in enumerate(range(0, int(sizes.max()), each)):
             places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
             samples = torch.from_numpy(self._data.assignment.indices[own + places])

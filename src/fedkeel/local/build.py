@@ -10,14 +10,20 @@ from functools import cached_property
 from torch import nn
 
 from fedkeel.data.federated import FederatedData
+from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.inprocess import InProcess
 from fedkeel.local.executors.processes import Processes
 from fedkeel.local.gradients.autograd import AutogradGradient
+from fedkeel.local.gradients.chain import Layer, NotAChainError, chain
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.gradients.vmap import VmappedGradient
+from fedkeel.local.loop import keeps_to_course
+from fedkeel.local.native.evaluation import NativeEvaluator
+from fedkeel.local.native.gradient import NativeGradient
+from fedkeel.local.native.library import absence, load
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainer import Trainer
 from fedkeel.methods.client import ClientRule
@@ -39,16 +45,54 @@ class Workshop:
 
     def trainer(self, settings: ExecutorSettings) -> Trainer:
         """For these settings, in this process."""
-        if settings.stack:
-            gradient: Gradient = self.dense or VmappedGradient(self.module, self._layout)
-        else:
-            gradient = AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last))
+        return self._trainer(self._gradient(settings))
+
+    def _trainer(self, gradient: Gradient) -> Trainer:
         return Trainer(gradient, self._layout, self.data, self.rule, self.local, self.seed, self.wire)
+
+    def _gradient(self, settings: ExecutorSettings) -> Gradient:
+        if settings.native:
+            return self.native(self._threads(settings))
+        if settings.stack:
+            return self.dense or VmappedGradient(self.module, self._layout)
+        return AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last))
 
     @cached_property
     def dense(self) -> DenseGradient | None:
         """Closed forms, where the model has them."""
-        return DenseGradient.of(self.module, self._layout)
+        return DenseGradient.of(self.module, self._layout, self.data.shape)
+
+    @cached_property
+    def not_native(self) -> str | None:
+        """Why the compiled kernels cannot train this model, if there is a reason."""
+        if self.data.train.x.is_cuda:
+            return "the native kernels are for device cpu"
+        return absence() or (self._chain if isinstance(self._chain, str) else None)
+
+    def native(self, threads: int) -> NativeGradient:
+        """By the compiled kernels, in so many threads."""
+        library = load()
+        if self.not_native or library is None or isinstance(self._chain, str):
+            raise FedkeelError(f"the native kernels cannot train this model: {self.not_native}")
+        return NativeGradient(library, self._chain, self.module, self._layout, threads)
+
+    @property
+    def trains_whole_jobs(self) -> bool:
+        """Whether the kernels are given whole jobs of this method, not every step."""
+        return keeps_to_course(self.rule) and not self.data.augment and not self.data.resize
+
+    @property
+    def bytes(self) -> int:
+        """Of a vector of weights."""
+        return self._layout.size * next(self.module.parameters()).element_size()
+
+    @cached_property
+    def _chain(self) -> list[Layer] | str:
+        """The model's layers, or why it is no chain of them."""
+        try:
+            return chain(self.module, self._layout, self.data.shape)
+        except NotAChainError as error:
+            return str(error)
 
     @cached_property
     def _layout(self) -> Layout:
@@ -56,12 +100,19 @@ class Workshop:
 
     def executor(self, settings: ExecutorSettings) -> Executor:
         """For these settings; processes start when they are first needed."""
-        trainer = self.trainer(settings)
-        evaluator = Evaluator(self.module, self.data, bool(settings.channels_last))
+        gradient = self._gradient(settings)
+        trainer = self._trainer(gradient)
+        if isinstance(gradient, NativeGradient):
+            evaluator: Evaluator = NativeEvaluator(gradient, self.module, self.data)
+        else:
+            evaluator = Evaluator(self.module, self.data, bool(settings.channels_last))
         if settings.kind == "processes":
             return Processes(trainer, evaluator, settings.stack or None, settings.workers or cores())
-        assert settings.kind in ("serial", "vectorised")
+        assert settings.kind in ("serial", "vectorised", "threads")
         return InProcess(trainer, evaluator, settings.stack or None)
+
+    def _threads(self, settings: ExecutorSettings) -> int:
+        return (settings.workers or cores()) if settings.kind == "threads" else 1
 
 
 def cores() -> int:

@@ -75,9 +75,11 @@ def train(
     check_begin(rule, begun)
     if begun.buffers is not given.buffers:
         oracle.restore(begun.buffers)
-    # A rule that keeps to a course needs no gradient in its hands: an oracle may make the whole step at once.
-    own = type(rule).step is not ClientRule.step or type(rule).advance is not ClientRule.advance
-    plain = (not own or rule.watches_epochs) and not momentum
+    # A rule that keeps to a course needs no gradient in its hands: an oracle may make a step at once, or all of them.
+    whole = getattr(oracle, "train", None) if keeps_to_course(rule) and job.fresh is None else None
+    if whole is not None:
+        return _ended(begun, rule, whole(begun, limit, out), oracle)
+    plain = (keeps_to_course(rule) or rule.watches_epochs) and not momentum
     descend = getattr(oracle, "descend", None) if plain else None
     w = job.start
     velocity: Tensor | None = None
@@ -113,9 +115,18 @@ def train(
         torch.addcmul(old, rate, direction, value=-1, out=new)
     left = [job, *reversed(done)]
     begun = replace(begun, lr=torch.cat([each.lr for each in left]), carry=_joined([each.carry for each in left]))
-    ended = rule.end(begun, w, oracle)
+    return _ended(begun, rule, w, oracle)
+
+
+def keeps_to_course(rule: ClientRule) -> bool:
+    """Whether the job's course says all that the rule does in a step."""
+    return type(rule).step is ClientRule.step and type(rule).advance is ClientRule.advance
+
+
+def _ended(job: Job, rule: ClientRule, w: Tensor, oracle: TrainingOracle) -> Outcome:
+    ended = rule.end(job, w, oracle)
     check_end(rule, ended)
-    return Outcome(begun, w, *ended)
+    return Outcome(job, w, *ended)
 
 
 def _refresh(job: Job, w: Tensor, rule: ClientRule, oracle: TrainingOracle) -> Job:

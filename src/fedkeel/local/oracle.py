@@ -15,10 +15,15 @@ from torch.nn.functional import one_hot
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batch, Batches
 from fedkeel.local.gradients.gradient import Gradient, Penalised
+from fedkeel.local.gradients.jobs import Jobs, Outcomes, joined
 from fedkeel.local.loop import Step
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.course import Course
+from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Penalty, Sample
+
+ORDERED = 1 << 23
+"""Samples whose order is drawn at once, for jobs that are trained in one go."""
 
 
 class BatchOracle:
@@ -37,6 +42,8 @@ class BatchOracle:
         self._losses: list[Tensor] = []
         self._sizes: list[NDArray[np.int64]] = []
         self._scratch: Tensor | None = None
+        self._known: Outcomes | None = None
+        """Of whole jobs."""
 
     def steps(self) -> Iterator[Step]:
         """Make one mini-batch after the other current."""
@@ -144,6 +151,46 @@ class BatchOracle:
         before = w if course.plain else course.before(w, rate, self._memory(w))
         self._count(batch, self._gradient.descend(w, batch, rate * course.share, out, before))
 
+    @property
+    def train(self) -> Callable[[Job, int | None, Tensor | None], Tensor] | None:
+        """`train(job, limit, out)`: the weights after all steps of jobs that keep to their course, in one go."""
+        whole = self._gradient.trains_whole_jobs and self._batches.as_they_lie is not None
+        return self._train if whole else None
+
+    def _train(self, job: Job, limit: int | None, out: Tensor | None) -> Tensor:
+        batches, local, samples = self._batches, self._local, self._batches.as_they_lie
+        assert samples is not None
+        w = out if out is not None else torch.empty_like(job.start, memory_format=torch.contiguous_format)
+        an_epoch = batches.steps // batches.epochs
+        epochs = batches.epochs if limit is None else np.minimum(batches.epochs, -(-limit // an_epoch))
+        most, found = int(epochs.max()), []
+        some = max(1, ORDERED // (most * int(batches.sizes.max())))
+        for rows in (slice(first, first + some) for first in range(0, len(w), some)):
+            part = job.pick(rows)
+            jobs = Jobs(
+                start=part.start,
+                x=samples[0],
+                y=samples[1],
+                order=batches.order(rows, most),
+                samples=batches.sizes[rows],
+                epochs=epochs[rows],
+                batch=batches.batch[rows],
+                rates=part.lr,
+                course=part.course,
+                mask=self._moving,
+                decay=local.weight_decay,
+                clip=local.clip_norm or 0.0,
+                momentum=local.momentum,
+                limit=limit,
+            )
+            found.append(self._gradient.train(jobs, w[rows]))
+        self._known = joined(found)
+        return w
+
+    def finite(self, w: Tensor) -> Tensor:
+        """[C], whether the trained weights are; a sum is finite if all is, and one that overflows is lost as well."""
+        return w.sum(-1).isfinite().cpu() if self._known is None else torch.from_numpy(self._known.finite)
+
     def _memory(self, w: Tensor) -> Tensor:
         """For vectors like `w`, the same as last time while the stack stays as it is."""
         if self._scratch is None or len(self._scratch) != len(w):
@@ -171,6 +218,8 @@ class BatchOracle:
     @property
     def loss(self) -> NDArray[np.float64]:
         """[C], mean loss over the samples seen in training, each at the time it was seen."""
+        if self._known is not None:
+            return self._known.loss / self._known.seen
         total = np.zeros(len(self._batches.steps))
         seen = np.zeros(len(self._batches.steps))
         for losses, sizes in self._summed():

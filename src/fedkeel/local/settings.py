@@ -38,40 +38,66 @@ class FinetuneSettings(Section):
 class ExecutorSettings(Section):
     """How the work of clients is done on this machine. What is left open is measured before the first round.
 
-    Results are equal bit for bit where `stack`, `channels_last` and `threads` are; `workers` changes none.
+    Results are equal bit for bit where `stack`, `native`, `channels_last` and `threads` are; `workers` changes none.
     """
 
-    kind: Literal["auto", "serial", "vectorised", "processes"] = "auto"
-    """One client after the other; many at once; or either of these in worker processes, one a core."""
+    kind: Literal["auto", "serial", "vectorised", "processes", "threads"] = "auto"
+    """One client after the other; many at once; either of these in worker processes, one a core; or in threads, which
+    native kernels can use."""
     stack: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """Clients trained at once, as one stack of vectors; 0: one after the other."""
+    native: bool | None = None
+    """Whether compiled kernels compute gradients instead of PyTorch, for models that they know; left open, `auto`
+    measures it, `threads` uses them and the others do not."""
     channels_last: bool | None = None
     """Whether images lie in memory pixel by pixel, where clients train one after the other."""
     workers: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """Processes; by default as many as there are cores."""
+    """Processes or threads; by default as many as there are cores."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        accepted = {"serial": "0, or kind vectorised", "vectorised": "1 or more, or kind serial"}.get(self.kind)
+        many = "1 or more, or kind serial"
+        accepted = {"serial": "0, or kind vectorised", "vectorised": many, "threads": many}.get(self.kind)
         if accepted and self.stack is not None and (self.stack > 0) == (self.kind == "serial"):
             raise InputError(
                 f"executor.stack: {self.stack} is not accepted with kind {self.kind}; accepted: {accepted}"
             )
-        if self.channels_last and (self.stack or self.kind == "vectorised"):
+        if self.channels_last and (self.stack or self.kind in ("vectorised", "threads")):
             raise InputError("executor.channels_last: true is not accepted with stacks; accepted: executor.stack=0")
+        if self.channels_last and self.native:
+            raise InputError("executor.channels_last: true is not accepted with executor.native; accepted: one of them")
+        if self.kind == "threads" and self.native is False:
+            raise InputError(
+                "executor.native: false is not accepted with kind threads; accepted: true, or kind processes"
+            )
         if self.workers is not None and self.kind in ("serial", "vectorised"):
             raise InputError(
-                f"executor.workers: {self.workers} is not accepted with kind {self.kind}; accepted: kind processes"
+                f"executor.workers: {self.workers} is not accepted with kind {self.kind}; "
+                "accepted: kind processes or threads"
             )
         return self
 
     @property
+    def completed(self) -> ExecutorSettings:
+        """With what follows from the kind that was asked for by name."""
+        follows: dict[str, int | bool] = {}
+        if self.kind != "auto" and self.native is None:
+            follows["native"] = self.kind == "threads"
+        native = follows.get("native", self.native)
+        if self.kind == "serial":
+            follows |= {"stack": 0, "channels_last": bool(self.channels_last)}
+        elif self.kind in ("vectorised", "threads") or self.stack or native:
+            follows["channels_last"] = bool(self.channels_last)
+        return self.model_copy(update=follows)
+
+    @property
     def settled(self) -> bool:
         """Whether nothing that could change a result is left open."""
-        return self.kind != "auto" and self.stack is not None and self.channels_last is not None
+        return self.kind != "auto" and None not in (self.stack, self.native, self.channels_last)
 
     @property
     def label(self) -> str:
         """The settings in words."""
         stack = f" in stacks of {self.stack}" if self.stack else ""
-        return f"{self.kind}{stack}{', channels last' if self.channels_last else ''}"
+        more = ", native" * bool(self.native) + ", channels last" * bool(self.channels_last)
+        return f"{self.kind}{stack}{more}"

@@ -70,8 +70,7 @@ class Trainer:
         loss = torch.from_numpy(oracle.loss)
         sends = rule.sends(self.layout, orders[0].received)
         _check(rule, outcome, sends)
-        # A sum is finite if all is; one that overflows belongs to weights that are lost as well.
-        finite = outcome.w.sum(-1).isfinite().cpu() & loss.isfinite()
+        finite = oracle.finite(outcome.w) & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
         if wire:
             travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)

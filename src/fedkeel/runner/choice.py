@@ -31,11 +31,13 @@ PATIENCE = 50
 
 def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
     """The executor that was asked for; what is left open as it was last time, or else as measured now."""
-    asked = experiment.executor
+    asked = experiment.executor.completed
     no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
     if asked.kind == "processes" and no_workers:
-        raise InputError(f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial or vectorised")
-    if not asked.channels_last and (asked.kind == "serial" or (asked.settled and not asked.stack)):
+        raise InputError(
+            f"executor.kind: processes is not accepted here: {no_workers}; accepted: threads, serial or vectorised"
+        )
+    if asked.settled and not (asked.stack or asked.native or asked.channels_last):
         return settle(workshop, asked, [], experiment.rounds, fork=False)  # there is nothing to measure or to compare
     asks = workshop.executor(SERIAL)
     orders = first_orders(experiment, workshop.data, flat, asks)
@@ -55,12 +57,17 @@ def reasons(choice: Choice) -> dict[str, Any]:
     """What the summary says of a choice."""
     probe = {"seconds_per_round": choice.seconds, "refused": choice.refused}
     isa = instruction_set(choice.settings)
-    return {"probe": probe, "why_not_stacked": choice.why_not_stacked, INSTRUCTION_SET: isa}
+    return {
+        "probe": probe,
+        "why_not_stacked": choice.why_not_stacked,
+        "why_not_native": choice.why_not_native,
+        INSTRUCTION_SET: isa,
+    }
 
 
 def instruction_set(settings: ExecutorSettings) -> str | None:
     """Of the native kernels that an executor uses, if it does."""
-    found = library.load() if getattr(settings, "native", None) else None
+    found = library.load() if settings.native else None
     return found.isa if found else None
 
 

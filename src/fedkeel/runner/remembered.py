@@ -61,8 +61,8 @@ def recall(path: Path) -> Choice | None:
     """What was chosen before, if anything."""
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-        why = told.pop("why_not_stacked")  # which a choice of an earlier version lacks
-        choice = Choice(ExecutorSettings(**told.pop("settings")), **told, why_not_stacked=why)
+        why = told.pop("why_not_native")  # which a choice of an earlier version lacks
+        choice = Choice(ExecutorSettings(**told.pop("settings")), **told, why_not_native=why)
     except Exception:  # nothing there, or nothing that makes sense
         return None
     return choice if choice.settings.settled else None

@@ -35,9 +35,9 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     epoch has one step, but for two clients, whose second step shows what a rule makes of weights that have moved.
     Stacks are tried with mini-batches of different sizes side by side, and of one size.
     """
-    if not settings.stack and not settings.channels_last:
+    if not (settings.stack or settings.native or settings.channels_last):
         return None
-    if settings.stack and (reason := cannot_stack(workshop)):
+    if settings.stack and not settings.native and (reason := cannot_stack(workshop)):
         return reason
     largest, *others = reversed(_some(batch_sizes(workshop.data, workshop.local.batch_size)))
     sizes = [largest, 2 * largest, *others[-1:], *others[:-1]]
@@ -54,7 +54,8 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     until = perf_counter() + SECONDS
     try:
         reference = trial.executor(ExecutorSettings(kind="serial"))
-        candidate = trial.executor(settings.model_copy(update={"kind": "vectorised" if settings.stack else "serial"}))
+        alone = "vectorised" if settings.stack else "serial"
+        candidate = trial.executor(settings.model_copy(update={"kind": alone, "workers": None}))
         for number, stack in enumerate(stacks):
             if number > 3 and perf_counter() > until:
                 break

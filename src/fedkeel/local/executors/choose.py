@@ -34,7 +34,9 @@ _REHEARSAL = 0.06  # seconds of one measurement of these
 _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
 _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
 
-SERIAL = ExecutorSettings(kind="serial", stack=0, channels_last=False)
+_CLEAR = 2 / 3  # native training that takes no more of what PyTorch would take at best is chosen without more ado
+
+SERIAL = ExecutorSettings(kind="serial").completed
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Choice:
     """Candidates that were faster and failed, or that deviate from plain autograd."""
     why_not_stacked: str | None = None
     """Why clients train one by one, in a sentence, unless that was asked for or is faster."""
+    why_not_native: str | None = None
+    """Why PyTorch computes gradients and not the compiled kernels, in a sentence, unless that was asked for."""
 
 
 def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, fork: bool) -> Choice:
@@ -56,8 +60,11 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
 
     The winner must agree with plain autograd before it is used. What was asked for by name and does not is an error.
     """
-    if asked.kind == "serial":
-        asked = asked.model_copy(update={"stack": 0, "channels_last": bool(asked.channels_last)})
+    asked = asked.completed
+    if asked.native and workshop.not_native:
+        raise InputError(
+            f"executor.native: true is not accepted for this run: {workshop.not_native}; accepted: executor.native=false"
+        )
     if asked.settled:
         if reason := objection(workshop, asked, orders):
             raise _refusal(asked, reason)
@@ -67,7 +74,8 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
         reason = objection(workshop, settings, orders)
         if reason is None:
             seconds = {way.label: float(f"{value:.3g}") for way, value in contest.seconds.items()}
-            return Choice(settings, seconds, contest.refused, contest.why_not_stacked(settings))
+            why = contest.why_not_stacked(settings), contest.why_not_native(settings)
+            return Choice(settings, seconds, contest.refused, *why)
         contest.refused[settings.label] = reason
     raise _refusal(asked, next(iter(contest.refused.values())))
 
@@ -93,11 +101,19 @@ class _Contest:
 
     def why_not_stacked(self, chosen: ExecutorSettings) -> str | None:
         """Why clients train one by one, unless that was asked for or is faster."""
-        if (chosen.stack or 0) > 1 or self._asked.stack == 0 or self._asked.channels_last:
+        if chosen.native or (chosen.stack or 0) > 1 or self._asked.stack == 0 or self._asked.channels_last:
             return None
         refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "stacks" in way)
         reason = self._unstackable or next(refused, None)
         return reason and f"Clients train one by one: {reason}."
+
+    def why_not_native(self, chosen: ExecutorSettings) -> str | None:
+        """Why PyTorch computes gradients, unless that was asked for or is faster."""
+        if chosen.native or self._asked.native is False:
+            return None
+        refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "native" in way)
+        reason = self._workshop.not_native or next(refused, None)
+        return reason and f"PyTorch computes the gradients: {reason}."
 
     @cached_property
     def _unstackable(self) -> str | None:
@@ -106,16 +122,49 @@ class _Contest:
     def ranking(self) -> list[ExecutorSettings]:
         """The candidates, the fastest first."""
         asked = self._asked
-        if asked.kind == "auto" and not asked.stack and not asked.channels_last and self._run < _NOTICEABLE:
+        if (
+            asked.kind == "auto"
+            and not (asked.stack or asked.native or asked.channels_last)
+            and self._run < _NOTICEABLE
+        ):
             return [SERIAL]
-        ways = self._ways()
-        for way in ways:
-            if way not in self.seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
-                try:
-                    self.seconds[way] = self._measure(way)
-                except Exception as error:  # one by one went well, so it is this way that fails
-                    self.refused[way.label] = failure(error)
-        ranked = sorted((way for way in ways if way in self.seconds), key=self.seconds.__getitem__)
+        native = [] if asked.native is False or self._workshop.not_native else self._native()
+        if asked.native:
+            return native
+        if native and self.seconds[native[0]] <= _CLEAR * self.seconds[SERIAL] / self._workers:
+            return [*native, SERIAL]
+        torch = self._torch()
+        if not native:
+            return torch
+        return sorted([*native, *torch], key=lambda way: self.seconds.get(way, np.inf))
+
+    def _native(self) -> list[ExecutorSettings]:
+        """Ways to train by the compiled kernels, the fastest first."""
+        asked, workshop = self._asked, self._workshop
+        limit = min(len(self._orders), max(1, STACK_BYTES // (_VECTORS * workshop.bytes)))
+        threads = ExecutorSettings(kind="threads", stack=asked.stack or limit, workers=asked.workers).completed
+        if asked.kind == "threads" or (asked.kind == "auto" and asked.stack != 0 and workshop.trains_whole_jobs):
+            return self._compared([threads])
+        share = min(limit, self._share)
+        sizes = dict.fromkeys([share, -(-share // 4), 1]) if asked.stack is None else [asked.stack]
+        if asked.kind == "serial":
+            sizes = [0]
+        kind = {0: "serial"}
+        ways = [ExecutorSettings(kind=kind.get(n, "vectorised"), stack=n, native=True).completed for n in sizes]
+        ranked = self._measured(ways)
+        if asked.kind in ("serial", "vectorised") or not ranked:
+            return ranked
+        shared = [self._shared(way) for way in ranked]
+        if asked.kind == "processes":
+            return shared
+        return self._compared(
+            [*([shared[0]] if self._workers > 1 else ranked[:1]), *([threads] if asked.stack != 0 else [])]
+        )
+
+    def _torch(self) -> list[ExecutorSettings]:
+        """Ways to train by PyTorch, the fastest first."""
+        asked = self._asked
+        ranked = self._measured(self._ways())
         # A stack larger than a worker's share would leave somebody idle.
         shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
         if asked.kind == "processes":
@@ -124,17 +173,33 @@ class _Contest:
             return ranked
         return self._finals(ranked, shared)
 
+    def _measured(self, ways: Sequence[ExecutorSettings]) -> list[ExecutorSettings]:
+        """Those for which there is time, each measured in this process, the fastest first."""
+        for way in ways:
+            if way not in self.seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
+                try:
+                    self.seconds[way] = self._measure(way)
+                except Exception as error:  # one by one went well, so it is this way that fails
+                    self.refused[way.label] = failure(error)
+        return sorted((way for way in ways if way in self.seconds), key=self.seconds.__getitem__)
+
     def _finals(self, ranked: list[ExecutorSettings], shared: list[ExecutorSettings]) -> list[ExecutorSettings]:
         """The best on a part of a whole round, in this process and in workers; without the time, workers are best."""
         rivals = [*ranked[:1], *shared[:_FINALISTS]]
         least = min(len(self._orders), 2 * self._workers * max(way.stack or 1 for way in rivals))
         if not self._affordable(2 * least * len(rivals), ranked[0]):
             return [*shared, *ranked]
-        step_seconds = self.seconds[ranked[0]] / self._work.sum()
-        count = max(least, int(_REHEARSAL / step_seconds))
+        return [*self._compared(rivals, ranked[0], least), *(way for way in ranked if way not in rivals)]
+
+    def _compared(
+        self, rivals: Sequence[ExecutorSettings], known: ExecutorSettings = SERIAL, least: int | None = None
+    ) -> list[ExecutorSettings]:
+        """The rivals on a part of a whole round, the fastest first; as fast as one that is known, or faster."""
+        step_seconds = self.seconds[known] / self._work.sum()
+        count = max(len(self._orders) if least is None else least, int(_REHEARSAL / step_seconds))
         measured = self._rehearse(rivals, self._orders[:count], step_seconds)
         self.seconds |= measured
-        return [*sorted(measured, key=measured.__getitem__), *(way for way in ranked if way not in measured)]
+        return sorted(measured, key=measured.__getitem__)
 
     def _affordable(self, steps: int, way: ExecutorSettings) -> bool:
         """Whether there is time for so many steps of a client, as fast as that way."""
@@ -147,7 +212,7 @@ class _Contest:
         if asked.kind != "vectorised" and not asked.stack:
             formats = [False, True] if any(part.dim() == 4 for part in workshop.module.parameters()) else [False]
             formats = formats if asked.channels_last is None else [asked.channels_last]
-            ways += [ExecutorSettings(kind="serial", stack=0, channels_last=each) for each in formats]
+            ways += [ExecutorSettings(kind="serial", channels_last=each).completed for each in formats]
         if asked.stack == 0 or asked.channels_last or (ways and not workshop.dense and self._run < _LONG):
             return ways
         if self._unstackable:
@@ -158,7 +223,7 @@ class _Contest:
         share = min(limit, self._share)
         sizes = [share, limit, *(-(-share // part) for part in _PARTS)]
         for size in [asked.stack] if asked.stack else dict.fromkeys(sizes):
-            ways.append(ExecutorSettings(kind="vectorised", stack=size, channels_last=False))
+            ways.append(ExecutorSettings(kind="vectorised", stack=size).completed)
         return ways
 
     def _shared(self, way: ExecutorSettings) -> ExecutorSettings:

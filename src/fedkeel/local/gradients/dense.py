@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import operator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn import functional
+from torch import Tensor, nn
 
 from fedkeel.local.batches import Batch
+from fedkeel.local.gradients.chain import Layer, NotAChainError, chain
 from fedkeel.local.gradients.gradient import Penalised
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import Layout
-
-_RELU: set[Any] = {functional.relu, torch.relu, ("method", "relu")}
-_FLATTEN: set[Any] = {torch.flatten, ("method", "flatten")}
-_RESHAPE: set[Any] = {("method", "view"), ("method", "reshape"), torch.reshape}
-_LENGTHS: set[Any] = {("method", "size"), getattr, operator.getitem}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A linear layer, by the names of its parameters, and whether a ReLU follows."""
-
-    weight: str
-    bias: str | None
-    relu: bool
 
 
 class DenseGradient(VmappedGradient):
@@ -45,15 +28,13 @@ class DenseGradient(VmappedGradient):
         self._known: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout) -> DenseGradient | None:
-        """For this module, where it is such a network and all its parameters are trained."""
-        layers = _layers(module)
-        if layers is None:
+    def of(cls, module: nn.Module, layout: Layout, shape: Sequence[int]) -> DenseGradient | None:
+        """For this module and samples of this shape, where it is such a network and all its parameters are trained."""
+        try:
+            layers = chain(module, layout, shape)
+        except NotAChainError:
             return None
-        names = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
-        if sorted(names) != sorted(part.name for part in layout.parameters):
-            return None  # something is frozen, tied or unused
-        return cls(layers, module, layout)
+        return cls(layers, module, layout) if all(layer.kind == "linear" for layer in layers) else None
 
     def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
         if penalty is not None:
@@ -72,7 +53,7 @@ class DenseGradient(VmappedGradient):
         used = self._layout.views(w[0]) if shared else views
         inputs = [batch.x.flatten(2)]
         for layer in self._layers:
-            weight, bias = used[layer.weight].mT, used[layer.bias] if layer.bias is not None else None
+            weight, bias = used[_weight(layer)].mT, used[layer.bias] if layer.bias is not None else None
             if shared:
                 z = _shared(inputs[-1], weight)
                 z = z if bias is None else z + bias
@@ -85,15 +66,15 @@ class DenseGradient(VmappedGradient):
         for number in reversed(range(len(self._layers))):
             layer, above = self._layers[number], delta
             if number:
-                delta = (_shared if shared else torch.bmm)(above, used[layer.weight])
+                delta = (_shared if shared else torch.bmm)(above, used[_weight(layer)])
                 if self._layers[number - 1].relu:
                     delta = torch.ops.aten.threshold_backward(delta, inputs[number], 0.0)
             if bases is not None:
-                torch.baddbmm(bases[layer.weight], above.mT, inputs[number], alpha=-1, out=targets[layer.weight])
+                torch.baddbmm(bases[_weight(layer)], above.mT, inputs[number], alpha=-1, out=targets[_weight(layer)])
                 if layer.bias is not None:
                     torch.sub(bases[layer.bias], above.sum(1), out=targets[layer.bias])
             else:
-                torch.bmm(above.mT, inputs[number], out=targets[layer.weight])
+                torch.bmm(above.mT, inputs[number], out=targets[_weight(layer)])
                 if layer.bias is not None:
                     torch.sum(above, dim=1, out=targets[layer.bias])
         return losses
@@ -120,52 +101,6 @@ def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tenso
     return losses, log_p.exp_().scatter_(2, label, -1.0, reduce="add").mul_(weights.unsqueeze(2))
 
 
-def _layers(module: nn.Module) -> list[Layer] | None:
-    """The module as a chain of linear layers and ReLUs, possibly behind a flattening, if it is one."""
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
-        return None
-    if type(module) is nn.Linear:  # a tracer would look inside
-        return [Layer("weight", "bias" if module.bias is not None else None, relu=False)]
-    try:
-        nodes = list(fx.Tracer().trace(copy.deepcopy(module)).nodes)
-    except Exception:  # whatever a user's forward does that cannot be traced
-        return None
-    layers: list[Layer] = []
-    chain, lengths = nodes[0], set[fx.Node]()
-    for node in nodes[1:-1]:
-        what = _what(node, module)
-        if what in _LENGTHS and node.args[0] in {chain, *lengths}:
-            lengths.add(node)  # x.size(0), x.shape, x.shape[0]
-            continue
-        if not node.args or node.args[0] is not chain:
-            return None
-        if isinstance(what, nn.Linear):
-            bias = f"{node.target}.bias" if what.bias is not None else None
-            layers.append(Layer(f"{node.target}.weight", bias, relu=False))
-        elif what in _RELU or isinstance(what, nn.ReLU):
-            if not layers:
-                return None
-            layers[-1] = replace(layers[-1], relu=True)
-        elif layers or not _flattens(node, what, lengths):
-            return None
-        chain = node
-    return layers if layers and not layers[-1].relu and nodes[-1].args[0] is chain else None
-
-
-def _what(node: fx.Node, module: nn.Module) -> Any:
-    """A submodule of a plain class, a function, or ("method", name): an attribute's name says nothing."""
-    if node.op == "call_module":
-        owner = module.get_submodule(str(node.target))
-        return owner if type(owner) in (nn.Linear, nn.ReLU, nn.Flatten) else None
-    return ("method", node.target) if node.op == "call_method" else node.target if node.op == "call_function" else None
-
-
-def _flattens(node: fx.Node, what: Any, lengths: set[fx.Node]) -> bool:
-    """Whether the node makes [n, ...] into [n, features]."""
-    if isinstance(what, nn.Flatten):
-        return (what.start_dim, what.end_dim) == (1, -1)
-    if what in _FLATTEN:
-        return node.args[1:] == (1,) or (node.args[1:] == () and node.kwargs == {"start_dim": 1})
-    if what in _RESHAPE and len(node.args) == 3:
-        return bool(node.args[1] in lengths or node.args[1] == -1)
-    return False
+def _weight(layer: Layer) -> str:
+    assert layer.weight is not None
+    return layer.weight

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.local.batches import Batch
+from fedkeel.local.gradients.jobs import Jobs, Outcomes
 from fedkeel.methods.oracle import Penalty
 
 Penalised = tuple[Penalty, tuple[Tensor, ...]] | None
@@ -21,6 +22,8 @@ class Gradient:
     """Whether it takes one client at a time, k = 1."""
     descends: ClassVar[bool] = False
     """Whether it can make a whole step cheaper than a gradient."""
+    trains_whole_jobs: ClassVar[bool] = False
+    """Whether it can `train` jobs of plain SGD with a course from the first step to the last."""
 
     buffers: Tensor = torch.zeros(0, 0, dtype=torch.float64)
     """[k, B], the batch-norm statistics as they are now."""
@@ -38,6 +41,10 @@ class Gradient:
 
     def descend(self, w: Tensor, batch: Batch, rate: Tensor, out: Tensor, before: Tensor) -> Tensor:
         """out <- before - rate [k, 1] * gradient, where it `descends`; returns the losses [k, b]."""
+        raise NotImplementedError
+
+    def train(self, jobs: Jobs, out: Tensor) -> Outcomes:
+        """All steps of these jobs, where it `trains_whole_jobs`; the weights are put into `out` [k, D]."""
         raise NotImplementedError
 
     def features(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:

@@ -50,28 +50,26 @@ FK_API void fk_run(fk_network** networks, int threads, const void* x, const int6
 }
 
 FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                         const int64_t* sizes, const double* scale, const void* w, int64_t next_w, const void* base,
-                         int64_t next_base, void* to, int64_t next_to, void* losses) {
+                         int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
+                         const void* base, int64_t next_base, void* to, int64_t next_to, void* losses) {
   share(networks, threads, k, [&](auto& training, int64_t c, auto type) {
     typedef decltype(type) T;
-    training.gradient((const T*)w + c * next_w, (const T*)x + c * b * training.sample(), y + c * b, sizes[c], T(scale[c]),
-                      base ? (const T*)base + c * next_base : nullptr, (T*)to + c * next_to, (T*)losses + c * b);
+    training.gradient((const T*)w + c * next_w, (const T*)x + c * next * training.sample(), y + c * next, sizes[c],
+                      T(scale[c]), base ? (const T*)base + c * next_base : nullptr, (T*)to + c * next_to,
+                      (T*)losses + c * b);
   });
 }
 
 FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
-                     const int64_t* which, int64_t count, int64_t* hits, double* loss) {
-  const int64_t parts = (count + TOGETHER - 1) / TOGETHER;  // added up in their order, whoever computed them
-  std::vector<double> losses(parts);
-  std::vector<int64_t> right(parts);
-  share(networks, threads, parts, [&](auto& training, int64_t part, auto type) {
+                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses) {
+  share(networks, threads, (count + part - 1) / part, [&](auto& training, int64_t number, auto type) {
     typedef decltype(type) T;
-    const int64_t first = part * TOGETHER;
-    training.score((const T*)w, (const T*)x, y, which, first, std::min<int64_t>(TOGETHER, count - first), losses[part], right[part]);
+    const int64_t first = number * part;
+    hits[number] = 0;
+    losses[number] = 0;
+    training.score((const T*)w, (const T*)x, y, which, first, std::min(part, count - first), losses[number],
+                   hits[number]);
   });
-  *hits = 0;
-  *loss = 0;
-  for (int64_t part = 0; part < parts; part++) *hits += right[part], *loss += losses[part];
 }
 
 template <class T> static double peak() {

@@ -23,8 +23,8 @@ struct fk_layer {
 struct fk_job {
   const void* start;              // weights, numbers of the networks' type, as all void* here
   void* w;                        // out: trained weights; may be `start`
-  const int64_t* order;           // [epochs][samples], which samples of x and y it sees
-  int64_t samples;
+  const int64_t* order;           // which samples of x and y it sees, epoch by epoch
+  int64_t samples, next;          // of an epoch; from one epoch's first to the next one's in `order`
   const double* rates;            // [epochs], learning rates
   const void *offset, *anchor;    // or null
   double share, pull;
@@ -32,7 +32,7 @@ struct fk_job {
   int64_t seen;                   // out: how many that were
   int32_t epochs, batch;
   int32_t finite;                 // out: whether weights and loss are
-  int32_t reserved;
+  int32_t unused;
 };
 
 // What all jobs of a call have in common.
@@ -52,14 +52,15 @@ FK_API void fk_free(fk_network*);
 // The networks must be of one kind; as many threads are used as there are networks.
 FK_API void fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
                    const fk_local* local);
-// For each of k clients: to = base + scale times the gradient of the summed losses at w. Its `sizes` samples are the
-// first of b that lie side by side in x and y; `losses` [k][b] are those of each. `next` is from one client's vector to
-// the next, for w, base and to; it may be 0. `base` may be null (zeros), or `to`, which may be w.
+// For each of k clients: to = base + scale times the gradient of the summed losses at w. `sizes` says how many samples
+// it has; its first is sample c * next of x and y. `losses` [k][b] are those of each. From one client's vector to the
+// next it is `next_w`, `next_base` and `next_to`, which may be 0 (not `next_to`). `base` may be null (zeros), or `to`,
+// which may be w.
 FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                         const int64_t* sizes, const double* scale, const void* w, int64_t next_w, const void* base,
-                         int64_t next_base, void* to, int64_t next_to, void* losses);
-// Tests w on `count` samples of x and y, or on those that `which` names.
+                         int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
+                         const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
+// Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part` samples.
 FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
-                     const int64_t* which, int64_t count, int64_t* hits, double* loss);
+                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);
 // What this processor's multiply-add units can do at best, on one core: operations per second.
 FK_API double fk_peak(int type);

@@ -22,7 +22,7 @@ template <class T> class Training {
     int64_t steps = 0;
     for (int epoch = 0; epoch < job.epochs; epoch++)
       for (int64_t first = 0; first < job.samples && steps != local.limit; first += job.batch, steps++, from = w) {
-        const int64_t* order = job.order + epoch * job.samples + first;
+        const int64_t* order = job.order + epoch * job.next + first;
         const int b = std::min<int64_t>(job.batch, job.samples - first);
         step(job, local, from, w, x, y, order, b, T(job.rates[epoch]), steps == 0);
         for (int i = 0; i < b; i++) job.loss += losses[i];
@@ -32,13 +32,15 @@ template <class T> class Training {
   }
 
   void gradient(const T* w, const T* x, const int64_t* y, int b, T scale, const T* base, T* to, T* each) {
-    if (b <= TOGETHER || to != w) {
+    if (!b) {
+      for (long i = 0; i < network.size; i++) to[i] = base ? base[i] : T(0);
+    } else if (b <= TOGETHER || to != w) {
       network.gradient(w, x, y, [](int64_t i) { return i; }, b, scale, base, to, each);
-      return;
+    } else {  // in parts, all of which need the weights as they are
+      g.resize(network.size);
+      network.gradient(w, x, y, [](int64_t i) { return i; }, b, scale, nullptr, g.data(), each);
+      for (long i = 0; i < network.size; i++) to[i] = (base ? base[i] : T(0)) + g[i];
     }
-    g.resize(network.size);
-    network.gradient(w, x, y, [](int64_t i) { return i; }, b, scale, nullptr, g.data(), each);
-    for (long i = 0; i < network.size; i++) to[i] = (base ? base[i] : T(0)) + g[i];
   }
 
   long sample() const { return network.sample; }

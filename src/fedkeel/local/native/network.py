@@ -1,0 +1,211 @@
+"""The kernels, called with tensors: every pointer and every length that they are given is checked here."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.errors import FedkeelError
+from fedkeel.local.gradients.chain import Layer
+from fedkeel.local.gradients.jobs import Jobs, Outcomes
+from fedkeel.local.native.library import Library
+from fedkeel.params import Layout
+
+_KINDS = {"convolution": 0, "linear": 1, "average": 2}
+_NUMBERS = ("kind", "inputs", "height", "width", "outputs", "k", "pad", "pool", "relu")
+_LAYER = np.dtype([*((name, np.int32) for name in _NUMBERS), ("weight", np.int64), ("bias", np.int64)], align=True)
+_JOB = np.dtype(
+    [
+        *((name, np.uintp) for name in ("start", "w", "order")),
+        *((name, np.int64) for name in ("samples", "next")),
+        *((name, np.uintp) for name in ("rates", "offset", "anchor")),
+        *((name, np.float64) for name in ("share", "pull", "loss")),
+        ("seen", np.int64),
+        *((name, np.int32) for name in ("epochs", "batch", "finite", "unused")),
+    ],
+    align=True,
+)
+"""`fk_layer` and `fk_job` of kernels/fedkeel.h."""
+
+
+class _Local(ctypes.Structure):
+    """`fk_local`"""
+
+    _fields_ = (
+        ("mask", ctypes.c_void_p),
+        ("decay", ctypes.c_double),
+        ("clip", ctypes.c_double),
+        ("momentum", ctypes.c_double),
+        ("limit", ctypes.c_int64),
+    )
+
+
+class Network:
+    """A chain of layers for one type of numbers, with a workspace for each thread that grows with the mini-batches."""
+
+    def __init__(
+        self, library: Library, layers: Sequence[Layer], layout: Layout, dtype: torch.dtype, threads: int
+    ) -> None:
+        self._functions = _functions(library)
+        self._dtype, self._threads, self._size = dtype, threads, layout.size
+        starts = {part.name: part.start for part in layout.parameters} | {None: -1}
+        self._layers = np.zeros(len(layers), _LAYER)
+        for row, layer in zip(self._layers, layers, strict=True):
+            row["kind"] = _KINDS[layer.kind]
+            for name in _NUMBERS[1:]:
+                row[name] = getattr(layer, name)
+            row["weight"], row["bias"] = starts[layer.weight], starts[layer.bias]
+        self._sample = layers[0].inputs * layers[0].height * layers[0].width
+        self.classes = prod(layers[-1].shape)
+        self._batch = 0
+        self._spaces: ctypes.Array[ctypes.c_void_p] | None = None
+
+    def _space(self, batch: int) -> ctypes.Array[ctypes.c_void_p]:
+        """Workspaces for mini-batches of this size."""
+        if self._spaces is None or batch > self._batch:
+            new, free = self._functions.fk_new, self._functions.fk_free
+            count, size, itemsize = len(self._layers), self._size, self._dtype.itemsize
+            made = [new(self._layers.ctypes.data, count, batch, size, itemsize) for _ in range(self._threads)]
+            spaces = (ctypes.c_void_p * self._threads)(*made)
+            weakref.finalize(spaces, _free_all, free, made)
+            if not all(made):
+                raise MemoryError(f"there is no room for native training of mini-batches of {batch}")
+            self._batch, self._spaces = batch, spaces
+        return self._spaces
+
+    def gradients(
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        sizes: NDArray[np.int64],
+        scale: Tensor,
+        out: Tensor,
+        base: Tensor | None = None,
+    ) -> Tensor:
+        """out [k, D] <- base - or 0 - plus scale [k] times the gradient of each client's summed losses [k, b]."""
+        k, b = y.shape
+        self._check_weights(k, w, out, *([] if base is None else [base]))
+        self._check_samples(x.flatten(0, 1), y.flatten())
+        w, x, y = w if w.stride(1) == 1 else w.contiguous(), _together(x, self._sample), _together(y, 1)
+        if k > 1 and x.stride(0) != y.stride(0) * self._sample:
+            x, y = x.contiguous(), y.contiguous()
+        if base is not None and base.stride(1) != 1:
+            base = base.contiguous()
+        losses = torch.zeros(k, b, dtype=w.dtype)
+        scale = scale.double().contiguous()
+        sizes = np.ascontiguousarray(sizes, dtype=np.int64)
+        assert len(sizes) == len(scale) == k
+        assert out.stride(1) == 1
+        assert sizes.max(initial=0) <= b
+        told = (x.data_ptr(), y.data_ptr(), y.stride(0) if k > 1 else b, sizes.ctypes.data, scale.data_ptr())
+        vectors = (w.data_ptr(), w.stride(0), *_place(base), *_place(out))
+        self._functions.fk_gradients(self._space(b), self._threads, k, b, *told, *vectors, losses.data_ptr())
+        return losses
+
+    def run(self, jobs: Jobs, out: Tensor) -> Outcomes:
+        """Train all of them; the weights are put into `out` [k, D]."""
+        course, k = jobs.course, len(jobs.samples)
+        self._check_weights(k, jobs.start, out)
+        self._check_samples(jobs.x, jobs.y)
+        kept = {
+            "start": jobs.start,
+            "offset": course.offset,
+            "anchor": course.anchor if course.pull is not None else None,
+        }
+        vectors = {name: v if v is None or v.stride(1) == 1 else v.contiguous() for name, v in kept.items()}
+        self._check_weights(k, *(v for v in vectors.values() if v is not None))
+        rates, order = jobs.rates.double().contiguous(), np.ascontiguousarray(jobs.order)
+        assert order.shape[0] == k == len(rates)
+        assert out.stride(1) == 1
+        assert (jobs.samples <= order.shape[2]).all()
+        assert (jobs.epochs <= min(order.shape[1], rates.shape[1])).all()
+        rows = np.arange(k)
+        told = np.zeros(k, _JOB)
+        for name, vector in [*vectors.items(), ("w", out)]:
+            told[name] = 0 if vector is None else vector.data_ptr() + rows * vector.stride(0) * vector.element_size()
+        told["order"] = order.ctypes.data + rows * order.strides[0]
+        told["samples"], told["next"] = jobs.samples, order.shape[2]
+        told["rates"] = rates.data_ptr() + rows * rates.stride(0) * 8
+        told["share"], told["pull"] = course.share, 0.0 if course.pull is None else course.pull[:, 0].double().numpy()
+        told["epochs"], told["batch"] = jobs.epochs, jobs.batch
+        if jobs.mask is not None:
+            assert jobs.mask.shape == (self._size,)
+            assert jobs.mask.dtype == self._dtype
+        mask = None if jobs.mask is None else jobs.mask.contiguous()
+        limit = -1 if jobs.limit is None else jobs.limit
+        local = _Local(None if mask is None else mask.data_ptr(), jobs.decay, jobs.clip, jobs.momentum, limit)
+        space = self._space(int(jobs.batch.max()))
+        data = jobs.x.data_ptr(), jobs.y.data_ptr(), told.ctypes.data, k
+        self._functions.fk_run(space, self._threads, *data, ctypes.byref(local))
+        return Outcomes(told["loss"], told["seen"], told["finite"] != 0)
+
+    def score(
+        self, w: Tensor, x: Tensor, y: Tensor, which: Tensor | None, part: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Test `w` [D] on all samples, or on those that are named: (hits, summed losses) of every `part` of them."""
+        self._check_weights(1, w.unsqueeze(0))
+        self._check_samples(x, y)
+        w, which = w.contiguous(), None if which is None else which.to(torch.int64).contiguous()
+        count = len(y) if which is None else len(which)
+        parts = -(-count // part)
+        hits, losses = np.zeros(parts, np.int64), np.zeros(parts)
+        named = None if which is None else which.data_ptr()
+        told = (w.data_ptr(), x.data_ptr(), y.data_ptr(), named, count, part, hits.ctypes.data, losses.ctypes.data)
+        self._functions.fk_score(self._space(min(part, count)), self._threads, *told)
+        return hits, losses
+
+    def _check_weights(self, k: int, *stacks: Tensor) -> None:
+        for stack in stacks:
+            if stack.shape != (k, self._size) or stack.dtype != self._dtype:
+                raise FedkeelError(
+                    f"native training was given weights {list(stack.shape)} of {stack.dtype}; "
+                    f"accepted: [{k}, {self._size}] of {self._dtype}"
+                )
+
+    def _check_samples(self, x: Tensor, y: Tensor) -> None:
+        if x.dtype != self._dtype or x[0].numel() != self._sample or len(x) != len(y) or y.dtype != torch.int64:
+            raise FedkeelError(
+                f"native training was given samples {list(x.shape)} of {x.dtype}; "
+                f"accepted: {self._sample} numbers each, of {self._dtype}"
+            )
+
+
+def _together(stack: Tensor, sample: int) -> Tensor:
+    """[k, b, ...] with each client's samples side by side."""
+    inner = stack[0]
+    return stack if inner.is_contiguous() else stack.contiguous()
+
+
+def _place(stack: Tensor | None) -> tuple[int | None, int]:
+    """(Where a stack of vectors lies, how far it is from one to the next)."""
+    return (None, 0) if stack is None else (stack.data_ptr(), stack.stride(0))
+
+
+def _free_all(free: ctypes._CFuncPtr, spaces: Sequence[int | None]) -> None:
+    for space in spaces:
+        free(space)
+
+
+@cache
+def _functions(library: Library) -> ctypes.CDLL:
+    """The library with the types of its functions."""
+    handle, pointer, number, long = library.handle, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+    nets = [pointer, number]
+    handle.fk_new.restype, handle.fk_new.argtypes = pointer, [pointer, number, number, long, number]
+    handle.fk_free.restype, handle.fk_free.argtypes = None, [pointer]
+    handle.fk_run.restype, handle.fk_run.argtypes = None, [*nets, pointer, pointer, pointer, long, pointer]
+    handle.fk_gradients.restype = handle.fk_score.restype = None
+    handle.fk_gradients.argtypes = [
+        *nets, long, long, pointer, pointer, long, pointer, pointer, *[pointer, long] * 3, pointer
+    ]  # fmt: skip
+    handle.fk_score.argtypes = [*nets, *[pointer] * 4, long, long, pointer, pointer]
+    return handle
