@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FEDKEEL_NATIVE ?= $(if $(filter native,$(MAKECMDGOALS)),require,auto)
 export FEDKEEL_NATIVE
 
-.PHONY: install native demo check test lint docs figures clean
+.PHONY: install native demo check test test-extras sanitize lint docs figures clean
 
 install: native .venv/core
 native: | .venv/bin/python
@@ -24,6 +24,11 @@ check: native .venv/test
 	$(PYTEST) -m "not slow"
 test: native .venv/test
 	$(PYTEST)
+# What takes tools beside Python: .ci/run does it after the tests.
+test-extras: sanitize
+# Memory errors, undefined behaviour and data races in the kernels.
+sanitize: | .venv/bin/python
+	$(BIN)/python scripts/sanitize.py
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

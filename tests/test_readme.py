@@ -25,7 +25,7 @@ def test_the_python_example_runs_and_learns(tmp_path: Path) -> None:
 
 def test_the_commands_are_the_makefiles() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in ("demo", "check", "test", "figures", "install"):
+    for target in ("demo", "check", "test", "figures", "install", "native", "sanitize", "test-extras"):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     script = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert {"make lint", "make test"} <= {*script}
+    assert {"make lint", "make test", "make test-extras"} <= {*script}

@@ -21,6 +21,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import cores
 from fedkeel.local.executors.choose import Choice
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.runner.machine import processor
 
 # What says nothing about speed.
 _ASIDE: dict[str, Any] = {
@@ -46,7 +47,7 @@ def place(experiment: Section, data: FederatedData, module: nn.Module) -> Path:
         "experiment": experiment.model_dump(exclude=_ASIDE),
         "data": [data.shape, int(data.sizes.sum()), int(data.sizes.max()), data.augment],
         "model": [str(module), [(name, list(p.shape), p.requires_grad) for name, p in module.named_parameters()]],
-        "machine": [platform.machine(), _processor(), cores()],
+        "machine": [platform.machine(), processor(), cores()],
         "versions": [fedkeel.__version__, torch.__version__],
     }
     digest = sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()
@@ -76,11 +77,3 @@ def remember(path: Path, choice: Choice) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         os.replace(partial, path)
-
-
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
