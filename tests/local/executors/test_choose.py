@@ -72,7 +72,7 @@ def test_a_short_run_is_not_worth_a_choice() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager_to_choose")
 def test_auto_tries_stacks_and_processes_and_tells() -> None:
-    result = go()
+    result = go({"native": False})
     told = result.summary["probe"]["seconds_per_round"]
     assert {name.split()[0] for name in told} == {"serial", "vectorised", "processes"}
     assert all(seconds > 0 for seconds in told.values())
@@ -135,9 +135,9 @@ def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: py
     contest = choose._Contest
     monkeypatch.setattr(contest, "_measure", lambda _, way: 1.0 - (way.stack or 0) / 100)  # stacks look best
     monkeypatch.setattr(contest, "_rehearse", lambda _, rivals, *__: {way: float(i) for i, way in enumerate(rivals)})
-    assert go().experiment.executor.kind == "vectorised"
+    assert go({"native": False}).experiment.executor.kind == "vectorised"
     monkeypatch.setattr(DenseGradient, "_sweep", lie)
-    result = go({"kind": "auto", "stack": None})
+    result = go({"kind": "auto", "stack": None, "native": False})
     assert result.experiment.executor.stack == 0
     refused = result.summary["probe"]["refused"]
     assert refused

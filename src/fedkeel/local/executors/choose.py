@@ -63,7 +63,7 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     asked = asked.completed
     if asked.native and workshop.not_native:
         raise InputError(
-            f"executor.native: true is not accepted for this run: {workshop.not_native}; accepted: executor.native=false"
+            f"executor.native: true is not accepted here: {workshop.not_native}; accepted: executor.native=false"
         )
     if asked.settled:
         if reason := objection(workshop, asked, orders):

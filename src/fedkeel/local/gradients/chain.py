@@ -235,4 +235,4 @@ def _parameters(name: str, layer: nn.Linear | nn.Conv2d) -> dict[str, Any]:
 
 def _pair(value: Any) -> tuple[Any, Any]:
     """A side of both, or of each."""
-    return tuple(value) if isinstance(value, tuple | list) else (value, value)  # type: ignore[return-value]
+    return tuple(value) if isinstance(value, tuple | list) else (value, value)

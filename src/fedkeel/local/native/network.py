@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,7 @@ class Network:
         k, b = y.shape
         self._check_weights(k, w, out, *([] if base is None else [base]))
         self._check_samples(x.flatten(0, 1), y.flatten())
-        w, x, y = w if w.stride(1) == 1 else w.contiguous(), _together(x, self._sample), _together(y, 1)
+        w, x, y = w if w.stride(1) == 1 else w.contiguous(), _together(x), _together(y)
         if k > 1 and x.stride(0) != y.stride(0) * self._sample:
             x, y = x.contiguous(), y.contiguous()
         if base is not None and base.stride(1) != 1:
@@ -179,10 +180,9 @@ class Network:
             )
 
 
-def _together(stack: Tensor, sample: int) -> Tensor:
+def _together(stack: Tensor) -> Tensor:
     """[k, b, ...] with each client's samples side by side."""
-    inner = stack[0]
-    return stack if inner.is_contiguous() else stack.contiguous()
+    return stack if stack[0].is_contiguous() else stack.contiguous()
 
 
 def _place(stack: Tensor | None) -> tuple[int | None, int]:
@@ -190,7 +190,7 @@ def _place(stack: Tensor | None) -> tuple[int | None, int]:
     return (None, 0) if stack is None else (stack.data_ptr(), stack.stride(0))
 
 
-def _free_all(free: ctypes._CFuncPtr, spaces: Sequence[int | None]) -> None:
+def _free_all(free: Callable[[int | None], None], spaces: Sequence[int | None]) -> None:
     for space in spaces:
         free(space)
 
@@ -199,13 +199,15 @@ def _free_all(free: ctypes._CFuncPtr, spaces: Sequence[int | None]) -> None:
 def _functions(library: Library) -> ctypes.CDLL:
     """The library with the types of its functions."""
     handle, pointer, number, long = library.handle, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    nets = [pointer, number]
-    handle.fk_new.restype, handle.fk_new.argtypes = pointer, [pointer, number, number, long, number]
-    handle.fk_free.restype, handle.fk_free.argtypes = None, [pointer]
-    handle.fk_run.restype, handle.fk_run.argtypes = None, [*nets, pointer, pointer, pointer, long, pointer]
-    handle.fk_gradients.restype = handle.fk_score.restype = None
-    handle.fk_gradients.argtypes = [
-        *nets, long, long, pointer, pointer, long, pointer, pointer, *[pointer, long] * 3, pointer
-    ]  # fmt: skip
-    handle.fk_score.argtypes = [*nets, *[pointer] * 4, long, long, pointer, pointer]
+    stack = [pointer, long]
+    takes: dict[str, list[Any]] = {
+        "fk_new": [pointer, number, number, long, number],
+        "fk_free": [pointer],
+        "fk_run": [pointer, number, pointer, pointer, pointer, long, pointer],
+        "fk_gradients": [pointer, number, long, long, pointer, *stack, pointer, pointer, *stack * 3, pointer],
+        "fk_score": [pointer, number, pointer, pointer, pointer, pointer, long, long, pointer, pointer],
+    }
+    for name, types in takes.items():
+        function = getattr(handle, name)
+        function.argtypes, function.restype = types, pointer if name == "fk_new" else None
     return handle
