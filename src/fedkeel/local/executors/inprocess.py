@@ -26,23 +26,24 @@ class InProcess:
     lender: Lender = field(default_factory=lambda: Lender(shared=False))
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        columns: Columns = {}
-        sums: Columns = {}
+        start, columns, sums = orders[0].start, Columns(), Columns()
+        w = self._lent({"w": start}, len(orders))["w"]
         for rows in plan(orders, self.trainer.data, self.trainer.local, self.stack):
-            out = columns["w"][span] if columns and (span := consecutive(rows)) else None
-            part, more = divided(self.trainer([orders[row] for row in rows], limit, out))
+            span = consecutive(rows)
+            part, more = divided(self.trainer([orders[row] for row in rows], limit, w[span] if span else None))
             sums = add(sums, more)
-            columns = columns or self._lent(part, orders)
+            if not columns:
+                rest = {name: tensor[0] for name, tensor in part.items() if name != "w"}
+                rest["lr"] = part["lr"].new_empty(max(order.epochs for order in orders))
+                columns = {"w": w, **self._lent(rest, len(orders))}
             put(part, rows, columns)
         return Trained(columns | sums)
 
-    def _lent(self, part: Columns, orders: Sequence[Order]) -> Columns:
-        """Columns for all orders, of the kinds that one part of them has."""
-        shapes = {name: (len(orders), *tensor.shape[1:]) for name, tensor in part.items()}
-        shapes["lr"] = len(orders), max(order.epochs for order in orders)
-        if part["w"].is_cuda:
-            return {name: tensor.new_empty(shapes[name]) for name, tensor in part.items()}
-        return self.lender.lend({name: (shapes[name], tensor.dtype) for name, tensor in part.items()})[1]
+    def _lent(self, like: Columns, rows: int) -> Columns:
+        """Columns with so many rows, each like the tensor of its name."""
+        if any(tensor.is_cuda for tensor in like.values()):
+            return {name: tensor.new_empty(rows, *tensor.shape) for name, tensor in like.items()}
+        return self.lender.lend({name: ((rows, *tensor.shape), tensor.dtype) for name, tensor in like.items()})[1]
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
         return self.evaluator.score(w, buffers, samples)

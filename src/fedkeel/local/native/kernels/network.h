@@ -49,8 +49,9 @@ template <class T> class Network {
   };
   std::vector<std::unique_ptr<void, Freed>> memory;
   std::vector<Layer> layers;
-  std::vector<const T*> rows;   // the current samples, then nulls up to a whole number of batches
+  std::vector<const T*> rows;   // the current samples, then zeros up to a whole number of batches
   std::vector<const T*> inner;  // the same samples as an inner layer sees them
+  std::vector<T> zeros;
   std::vector<int64_t> labels;
   V* logits;
   T *by_sample, *turned_rows, *scratch;
@@ -111,6 +112,7 @@ template <class T> class Network {
     by_sample = make<T>(widest * together);
     turned_rows = make<T>(widest * batches * L);
     scratch = make<T>((long)Linear<T>::COLUMNS * together);
+    zeros.resize(sample);
     rows.resize(batches * L);
     inner.resize(batches * L);
     labels.resize(batches * L);
@@ -144,7 +146,7 @@ template <class T> class Network {
  private:
   template <class Which> void take(const T* x, const int64_t* y, int some, Which which) {
     for (int i = 0; i < (some + L - 1) / L * L; i++) {
-      rows[i] = i < some ? x + which(i) * sample : nullptr;
+      rows[i] = i < some ? x + which(i) * sample : zeros.data();
       labels[i] = i < some ? y[which(i)] : 0;
     }
   }
@@ -199,8 +201,7 @@ template <class T> class Network {
       const T* line[L];
       for (int c = 0; c < d.inputs; c++)
         for (int i = 0; i < d.height; i++) {
-          for (int l = 0; l < L; l++)
-            line[l] = rows[s * L + l] ? rows[s * L + l] + ((long)c * d.height + i) * d.width : nullptr;
+          for (int l = 0; l < L; l++) line[l] = rows[s * L + l] + ((long)c * d.height + i) * d.width;
           Q::side_by_side(line, d.width, to + c * d.in.channel + i * d.in.row);
         }
     }

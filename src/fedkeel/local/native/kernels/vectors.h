@@ -1,5 +1,6 @@
 // Vectors of the processor, by the extensions that GCC and Clang share: one source for every instruction set.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -85,33 +86,28 @@ template <class T> struct Vectors {
     return sums(a)[0];
   }
 
-  // to[i] has the numbers i of L rows side by side, for n of them; a row that is null counts as zeros.
+  // to[i] has the numbers i of L rows side by side, for n of them. Where n is no multiple of L, the last L overlap.
   static void side_by_side(const T* const* rows, int n, V* to) {
-    int i = 0;
-    if (rows[L - 1])
-      for (; i + L <= n; i += L) {
-        V a[L];
-        FK_UNROLL for (int r = 0; r < L; r++) a[r] = load(rows[r] + i);
-        transpose(a);
-        FK_UNROLL for (int r = 0; r < L; r++) to[i + r] = a[r];
-      }
-    for (; i < n; i++) {
-      V v = {};
-      for (int r = 0; r < L; r++)
-        if (rows[r]) v[r] = rows[r][i];
-      to[i] = v;
+    for (int ii = 0; ii < n && n >= L; ii += L) {
+      const int i = std::min(ii, n - L);
+      V a[L];
+      FK_UNROLL for (int r = 0; r < L; r++) a[r] = load(rows[r] + i);
+      transpose(a);
+      FK_UNROLL for (int r = 0; r < L; r++) to[i + r] = a[r];
     }
+    for (int i = 0; i < n && n < L; i++)
+      for (int r = 0; r < L; r++) to[i][r] = rows[r][i];
   }
   // The way back: row r, at to + r * stride, has lane r of n vectors.
   static void apart(const V* from, int n, T* to, long stride) {
-    int i = 0;
-    for (; i + L <= n; i += L) {
+    for (int ii = 0; ii < n && n >= L; ii += L) {
+      const int i = std::min(ii, n - L);
       V a[L];
       FK_UNROLL for (int r = 0; r < L; r++) a[r] = from[i + r];
       transpose(a);
       FK_UNROLL for (int r = 0; r < L; r++) store(to + r * stride + i, a[r]);
     }
-    for (; i < n; i++)
+    for (int i = 0; i < n && n < L; i++)
       for (int r = 0; r < L; r++) to[r * stride + i] = from[i][r];
   }
 
