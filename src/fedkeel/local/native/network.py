@@ -95,13 +95,13 @@ class Network:
         """out [k, D] <- base - or 0 - plus scale [k] times the gradient of each client's summed losses [k, b]."""
         k, b = y.shape
         self._check_weights(k, w, out, *([] if base is None else [base]))
-        self._check_samples(x.flatten(0, 1), y.flatten())
+        self._check_samples(x[0], y[0])
         w, x, y = w if w.stride(1) == 1 else w.contiguous(), _together(x), _together(y)
         if k > 1 and x.stride(0) != y.stride(0) * self._sample:
             x, y = x.contiguous(), y.contiguous()
         if base is not None and base.stride(1) != 1:
             base = base.contiguous()
-        losses = torch.zeros(k, b, dtype=w.dtype)
+        losses = torch.zeros(k, b, dtype=w.dtype)  # who has fewer samples leaves zeros
         scale = scale.double().contiguous()
         sizes = np.ascontiguousarray(sizes, dtype=np.int64)
         assert len(sizes) == len(scale) == k

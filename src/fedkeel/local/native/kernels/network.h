@@ -13,6 +13,7 @@
 #include "fedkeel.h"
 #include "linear.h"
 #include "softmax.h"
+#include "winograd.h"
 
 namespace fedkeel {
 
@@ -38,6 +39,7 @@ template <class T> class Network {
     int border;               // zeros around a client's filters that the way back needs; negative: pixels to leave out
     Strides out;              // of `spread`
     long spread_size;
+    bool winograd;
     T *packed, *turned;       // weights as `correlate` reads them
 
     bool convolves() const { return kind == FK_CONVOLUTION; }
@@ -53,7 +55,7 @@ template <class T> class Network {
   std::vector<const T*> inner;  // the same samples as an inner layer sees them
   std::vector<T> zeros;
   std::vector<int64_t> labels;
-  V* logits;
+  V *logits, *transformed;
   T *by_sample, *turned_rows, *scratch;
   int classes, together;
 
@@ -73,7 +75,7 @@ template <class T> class Network {
   Network(const fk_layer* given, int count, int batch, long size) : size(size) {
     together = std::min(batch, TOGETHER);
     const int batches = (together + L - 1) / L;
-    long widest = 0;
+    long widest = 0, transforms = 0;
     for (int l = 0; l < count; l++) {
       Layer d = {};
       (fk_layer&)d = given[l];
@@ -98,8 +100,11 @@ template <class T> class Network {
       if (d.convolves()) {
         d.choice = d.pool ? make<I>(batches * d.out_size) : nullptr;
         d.spread = make<V>(batches * d.spread_size + 2 * d.out.row);
-        d.packed = make<T>((long)d.outputs * d.inputs * d.k * d.k);
-        d.turned = make<T>((long)d.outputs * d.inputs * d.k * d.k);
+        d.winograd = Winograd<T>::suits(d.inputs, d.outputs, d.k);
+        const long weights = d.winograd ? 16 * Winograd<T>::stride(d.inputs, d.outputs) : (long)d.outputs * d.inputs * d.k * d.k;
+        d.packed = make<T>(weights);
+        d.turned = l ? make<T>(weights) : nullptr;
+        if (d.winograd) transforms = std::max(transforms, Winograd<T>::scratch(d.inputs, d.outputs));
       } else {
         widest = std::max<long>(widest, std::max(d.inputs, d.outputs));
       }
@@ -111,6 +116,7 @@ template <class T> class Network {
     logits = make<V>(batches * (long)classes);
     by_sample = make<T>(widest * together);
     turned_rows = make<T>(widest * batches * L);
+    transformed = make<V>(transforms);
     scratch = make<T>((long)Linear<T>::COLUMNS * together);
     zeros.resize(sample);
     rows.resize(batches * L);
@@ -175,7 +181,7 @@ template <class T> class Network {
     for (int l = 0; l < (int)layers.size(); l++) {
       Layer& d = layers[l];
       if (d.convolves()) {
-        Convolution<T>::pack(w + d.weight, d.outputs, d.inputs, d.k, d.packed);
+        pack(d, w + d.weight, d.outputs, d.inputs, d.packed, false);
         for (int s = 0; s < count; s++) convolve(l, w, s);
       } else if (d.kind == FK_AVERAGE) {
         for (int s = 0; s < count; s++) average(l, s);
@@ -207,6 +213,16 @@ template <class T> class Network {
     }
   }
 
+  static void pack(const Layer& d, const T* w, int outputs, int inputs, T* to, bool turned) {
+    if (d.winograd) Winograd<T>::pack(w, outputs, inputs, to, turned);
+    else Convolution<T>::pack(w, outputs, inputs, d.k, to, turned);
+  }
+  template <class Put>
+  void correlate(const Layer& d, const Correlation& c, const V* x, const T* packed, const T* bias, Put put) {
+    if (d.winograd) Winograd<T>::correlate(c, x, packed, bias, transformed, put);
+    else Convolution<T>::correlate(c, x, packed, bias, put);
+  }
+
   void convolve(int l, const T* w, int s) {
     const Layer& d = layers[l];
     V* y = output(l, s);
@@ -216,7 +232,7 @@ template <class T> class Network {
     if (d.pool) {
       I* choice = d.choice + s * d.out_size;
       c.height = 2 * d.out_rows, c.width = 2 * d.out_columns;
-      Convolution<T>::correlate(c, d.input + s * d.in_size, d.packed, bias(d, w), [&](int o, int i, int j, const V* sums) {
+      correlate(d, c, d.input + s * d.in_size, d.packed, bias(d, w), [&](int o, int i, int j, const V* sums) {
         V most = sums[0];
         I which = {};
         FK_UNROLL for (int n = 1; n < 4; n++) {
@@ -232,7 +248,7 @@ template <class T> class Network {
         choice[((long)o * d.out_rows + i / 2) * d.out_columns + j / 2] = which;
       });
     } else {
-      Convolution<T>::correlate(c, d.input + s * d.in_size, d.packed, bias(d, w), [&](int o, int i, int j, const V* sums) {
+      correlate(d, c, d.input + s * d.in_size, d.packed, bias(d, w), [&](int o, int i, int j, const V* sums) {
         FK_UNROLL for (int n = 0; n < 4; n++)
           if (i + n / 2 < d.rows && j + n % 2 < d.columns)
             y[o * to.channel + (i + n / 2) * to.row + j + n % 2] = d.relu ? (sums[n] < zero ? zero : sums[n]) : sums[n];
@@ -292,7 +308,7 @@ template <class T> class Network {
   void convolution_backward(int l, const T* w, int count, const T* base, T* to) {
     const Layer& d = layers[l];
     const long weights = (long)d.outputs * d.inputs * d.k * d.k;
-    if (l) Convolution<T>::pack(w + d.weight, d.inputs, d.outputs, d.k, d.turned, true);
+    if (l) pack(d, w + d.weight, d.inputs, d.outputs, d.turned, true);
     start_from(base, to, d.weight, weights);
     if (d.bias >= 0) start_from(base, to, d.bias, d.outputs);
     for (int s = 0; s < count; s++) spread(l, s, d.bias < 0 ? nullptr : to + d.bias);
@@ -301,7 +317,7 @@ template <class T> class Network {
       const Correlation c = {d.outputs, d.inputs, d.k, d.height, d.width, d.out, d.border, d.border, d.rows, d.columns};
       for (int s = 0; s < count; s++) {
         V* dx = d.d_input + s * (long)d.inputs * d.height * d.width;
-        Convolution<T>::correlate(c, d.spread + s * d.spread_size + aside * d.out.row + aside, d.turned, nullptr,
+        correlate(d, c, d.spread + s * d.spread_size + aside * d.out.row + aside, d.turned, nullptr,
                                   [&](int o, int i, int j, const V* sums) {
                                     FK_UNROLL for (int n = 0; n < 4; n++)
                                       if (i + n / 2 < d.height && j + n % 2 < d.width)
