@@ -34,7 +34,7 @@ def compiler() -> str:
     return found
 
 
-def compiled(path: Path, source: str = 'extern "C" int fk_abi(void) { return 1; }') -> Path:
+def compiled(path: Path, source: str) -> Path:
     """A library of a few lines."""
     command = [compiler(), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
     subprocess.run(command, input=source, text=True, check=True)

@@ -2,11 +2,11 @@
 // for each sanitizer and instruction set, and fails if it does not return 0 or if a sanitizer reports something.
 #include <cstdio>
 
-extern "C" int fk_abi(void);
+#include "fedkeel.h"
 
 int main() {
-    if (fk_abi() < 1) {
-        std::puts("fk_abi: not a version");
+    if (fk_abi() != FK_ABI) {
+        std::puts("fk_abi: not the version of the header");
         return 1;
     }
     return 0;
