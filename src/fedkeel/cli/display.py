@@ -145,10 +145,11 @@ def summary(folder: Path, figure: Path) -> None:
     table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {ExecutorSettings(**s['executor']).label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
     console.print(table)
-    if why := s.get("why_not_stacked"):
-        console.print(why, soft_wrap=True, markup=False)
+    why = [s[name] for name in ("why_not_native", "why_not_stacked") if s.get(name)]
+    for sentence in why:
+        console.print(sentence, soft_wrap=True, markup=False)
     for path, reason in s["probe"]["refused"].items():
-        if not why or "stacks" not in path:
+        if not any(reason in sentence for sentence in why):
             console.print(f"not used: {path}: {reason}", soft_wrap=True, markup=False)
     console.print(f"run folder  {folder}\nfigure      {figure}", soft_wrap=True, markup=False)
 
