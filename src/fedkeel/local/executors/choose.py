@@ -31,6 +31,7 @@ _LEAST = 0.2  # but not less than this
 _TRIAL = 0.02  # seconds of one measurement of a way to train
 _FINALISTS = 3  # ways that are rehearsed in workers, beside the best in this process
 _REHEARSAL = 0.06  # seconds of one measurement of these
+_STEADY = 0.3  # what takes as long as this need not be measured twice
 _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
 _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
 
@@ -141,7 +142,8 @@ class _Contest:
     def _native(self) -> list[ExecutorSettings]:
         """Ways to train by the compiled kernels, the fastest first."""
         asked, workshop = self._asked, self._workshop
-        limit = min(len(self._orders), max(1, STACK_BYTES // (_VECTORS * workshop.bytes)))
+        workers = asked.workers or cores()
+        limit = min(len(self._orders), max(workers, STACK_BYTES // (_VECTORS * workshop.bytes)))
         threads = ExecutorSettings(kind="threads", stack=asked.stack or limit, workers=asked.workers).completed
         if asked.kind == "threads" or (asked.kind == "auto" and asked.stack != 0 and workshop.trains_whole_jobs):
             return self._compared([threads])
@@ -196,7 +198,7 @@ class _Contest:
     ) -> list[ExecutorSettings]:
         """The rivals on a part of a whole round, the fastest first; as fast as one that is known, or faster."""
         step_seconds = self.seconds[known] / self._work.sum()
-        count = max(len(self._orders) if least is None else least, int(_REHEARSAL / step_seconds))
+        count = max(least or 2 * (self._asked.workers or cores()), int(_REHEARSAL / step_seconds))
         measured = self._rehearse(rivals, self._orders[:count], step_seconds)
         self.seconds |= measured
         return sorted(measured, key=measured.__getitem__)
@@ -265,7 +267,8 @@ class _Contest:
                     self.refused[settings.label] = str(error)
             for _ in range(2):
                 for settings, seconds in times.items():
-                    seconds.append(_time(lambda e=executors[settings]: e.train(orders, limit)))  # type: ignore[misc]
+                    if not seconds or seconds[0] < _STEADY:
+                        seconds.append(_time(lambda e=executors[settings]: e.train(orders, limit)))  # type: ignore[misc]
         finally:
             for executor in executors.values():
                 executor.close()
