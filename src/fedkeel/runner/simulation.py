@@ -229,6 +229,7 @@ class Simulation(Stateful):
 
     def rest(self) -> Rest:
         """What came after the last round; jobs that are still on their way are given up, so ask once."""
+        self.world.flights.separate()
         core, flights = self.core, self.world.flights.by_client
         by_job = sorted(core.at_work.sent.values(), key=lambda sent: sent.order.job)
         core.leave([(sent, flights[sent.order.client]) for sent in by_job])

@@ -3,12 +3,14 @@
 A world carries commands out and yields events: the simulated one, real machines, or a few dozen lines in a test. Every
 event has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`, `Cancel` and
 `Collect` before it tells of anything else. What it tells of a job that is over, or of a run that is, changes nothing.
+
+Orders come as `Orders`: one object for all jobs of a dispatch. A world may tell of many uploads by one event, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
 from fedkeel.record.rows import Arrivals, Refused, Unfinished
+from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Order, Trained
 
 TOO_LATE, NOT_NEEDED = "too late", "not needed"
@@ -43,6 +46,47 @@ class Trip(Protocol):
     def arrives(self) -> float:
         """When the upload is there."""
         ...
+
+
+@dataclass(slots=True)
+class Times:
+    """A trip that is over."""
+
+    dispatched: float
+    began: float
+    finished: float
+    arrives: float
+    asked: float | None
+    merged: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """The trips of many jobs, in columns [m] of plain numbers."""
+
+    dispatched: list[float]
+    began: list[float]
+    finished: list[float]
+    arrives: list[float]
+    asked: list[float | None]
+    merged: list[float | None]
+
+    @classmethod
+    def of(cls, trips: Sequence[Trip]) -> Trips:
+        """One by one, put together."""
+        return cls(*([getattr(trip, each.name) for trip in trips] for each in fields(cls)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trips]) -> Trips:
+        """All rows of these, one part after the other."""
+        return cls(*([time for part in parts for time in getattr(part, each.name)] for each in fields(cls)))
+
+    def pick(self, rows: Sequence[int]) -> Trips:
+        """Some of them, in this order."""
+        return Trips(*([getattr(self, each.name)[row] for row in rows] for each in fields(self)))
+
+    def __getitem__(self, row: int) -> Times:
+        return Times(*(getattr(self, each.name)[row] for each in fields(self)))
 
 
 # Events.
@@ -98,6 +142,29 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrivedTogether:
+    """Headers of uploads that came one after the other, each of which is what the server expects of its client.
+
+    The server is told when the last of them is there, and nothing else happened since the first. There are no more than
+    `Core.patience`, for behind so many the server may have something to say.
+    """
+
+    time: float
+    orders: Orders
+    """Jobs of one dispatch, as they were done."""
+    trips: Trips
+    nbytes: list[int]
+
+    def one_by_one(self) -> list[Arrived]:
+        """The same as single events."""
+        rows = enumerate(zip(self.orders, self.nbytes, strict=True))
+        return [
+            Arrived(self.trips.arrives[row], order.client, order.job, order.version, nbytes, order, self.trips[row])
+            for row, (order, nbytes) in rows
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Delivered:
     """What the server collected."""
 
@@ -128,7 +195,7 @@ class TimeUp:
     time: float
 
 
-Event = Wake | Answered | Asked | Arrived | Delivered | Lost | TimeUp
+Event = Wake | Answered | Asked | Arrived | ArrivedTogether | Delivered | Lost | TimeUp
 
 
 # Commands.
@@ -158,7 +225,7 @@ class WakeMe:
 class Survey:
     """Ask clients something before they train; answered with `Answered`, for all of them."""
 
-    orders: Sequence[Order]
+    orders: Orders
     told: Sequence[Message]
     """What each is told."""
     nbytes: NDArray[np.int64]
@@ -169,7 +236,7 @@ class Survey:
 class Send:
     """Give jobs to clients. A world fills in what only the client knows: what it keeps, the epochs it gets done."""
 
-    orders: Sequence[Order]
+    orders: Orders
     down: NDArray[np.int64]
     """[m], bytes to each client, those of surveys before included."""
     up: NDArray[np.int64]
@@ -206,7 +273,7 @@ class Cancel:
 class Collect:
     """Hand over what these jobs came to, as one upload; answered with `Delivered`."""
 
-    orders: Sequence[Order]
+    orders: Orders
     again: bool = False
     """Whether it was collected before with others, and the sums over clients are wanted without those."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedkeel.params import Layout, Part
 from fedkeel.server.settings import GateSettings
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.many import Numbers, Orders
 from fedkeel.wire.orders import Order, Trained, divergence
 
 
@@ -63,6 +64,17 @@ class Gate(Stateful):
         waits = "none is expected" if expected is None else f"job {expected.job} is expected"
         return Refusal("old job", f"job {job} is over, {waits}")
 
+    def claims(self, orders: Orders, jobs: Numbers, versions: Numbers, newest: int) -> bool:
+        """The same for many uploads: whether all of them are what the server waits for; if not, nothing is noted.
+
+        They claim to be these orders; the server waits for `jobs` [m], begun with `versions` [m], of the same clients.
+        """
+        right = (orders.job == jobs) & (orders.version == versions) & (versions <= newest)
+        if not right.all():
+            return False
+        self._come[orders.client] = jobs
+        return True
+
     def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
         """For each upload, why its content is not acceptable, if there is a reason.
 
@@ -75,8 +87,9 @@ class Gate(Stateful):
         if trained.w.dtype != start.dtype:
             return [Refusal("wrong dtype", f"weights of {trained.w.dtype}, accepted: {start.dtype}")] * count
         refusals: list[Refusal | None] = [None] * count
-        for row, sound in enumerate(trained.sound(self._settings.max_loss)):
-            if not sound:
+        sound = trained.sound(self._settings.max_loss)
+        for row in () if all(sound) else range(count):
+            if not sound[row]:
                 refusals[row] = self._diverged(orders[row], trained, row)
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered or self._altered else [])]
         for each in sent:

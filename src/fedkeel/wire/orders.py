@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
-from typing import Any
+from itertools import repeat
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch.nn.functional import pad
 from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.types import Message
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -47,6 +50,29 @@ class Order:
         return self.wave or self.round
 
 
+class Same(Sequence[T], Generic[T]):
+    """One value in all of so many rows."""
+
+    __slots__ = ("_rows", "value")
+
+    def __init__(self, value: T, rows: int) -> None:
+        self.value, self._rows = value, rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[T]:
+        return repeat(self.value, self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Same[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Same[T]:
+        rows = range(self._rows)[place]  # or an IndexError
+        return Same(self.value, len(rows)) if isinstance(rows, range) else self.value
+
+
 def stacked(values: Sequence[Any], device: torch.device) -> Any:
     """What C orders have of one kind, as a rule sees it: numbers [C, 1], tensors [C, ...], names and fields alike.
 
@@ -54,7 +80,7 @@ def stacked(values: Sequence[Any], device: torch.device) -> Any:
     """
     first = values[0]
     if isinstance(first, Tensor):
-        same = all(value is first for value in values)
+        same = isinstance(values, Same) or all(value is first for value in values)
         return first.expand(len(values), *first.shape) if same else torch.stack([*values])
     if isinstance(first, Mapping):
         return {name: stacked([value[name] for value in values], device) for name in first}
@@ -118,8 +144,8 @@ class Trained:
 
     def sound(self, max_loss: float) -> list[bool]:
         """Of each, whether training came to something: all is finite, and the loss is not above a bound."""
-        pairs = zip(self.finite.tolist(), self.loss.tolist(), strict=True)
-        return [finite and loss <= max_loss for finite, loss in pairs]
+        sound: list[bool] = (self.finite & (self.loss <= max_loss)).tolist()
+        return sound
 
     def pick(self, rows: Sequence[int] | slice) -> Trained:
         """Some of them; sums over all of them are left behind."""
