@@ -22,6 +22,7 @@ from fedkeel.record.codec import decode, encode
 from fedkeel.runner.simulation import Simulation
 from fedkeel.server import core
 from fedkeel.server import events as ev
+from fedkeel.server.clients import Landed
 from fedkeel.world.faults import FAULTS, FaultSettings
 from tests.helpers import federation
 from tests.helpers.clock import ASYNCHRONOUS, METHODS, NOTES, Instant, experiment, experiments
@@ -402,15 +403,9 @@ def test_the_books_of_a_faulty_run(described: Experiment) -> None:
         assert "starves" in seen.starved
     told, ledger = seen.books(), seen.simulation.core.ledger
     told.check()
-    waiting = (
-        {
-            (sent.order.client, trip.dispatched)
-            for each in seen.simulation.core._arrived
-            for sent, trip in each.one_by_one()
-        }
-        if seen.starved
-        else set()
-    )
+    landed = seen.simulation.core._arrived if seen.starved else []
+    jobs = Landed.of(landed).one_by_one() if landed else []
+    waiting = {(sent.order.client, trip.dispatched) for sent, trip in jobs}
     arrived = {(row["client"], row["dispatched"]) for row in told.arrived}
     if not seen.starved:
         assert told.jobs.keys() | waiting == {(client, time) for _, client, time in seen.dispatched}

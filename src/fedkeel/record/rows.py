@@ -226,11 +226,12 @@ class Arrivals(Sequence[Arrival]):
     @property
     def plain(self) -> dict[str, list[Any]]:
         """The columns as they are written, in order: without those that say the same as their default."""
-        ordered = ((field, self.columns.get(field.name)) for field in fields(Arrival))
+        defaults = _defaults(Arrival)
         return {
-            field.name: column
-            for field, column in ordered
-            if column is not None and (field.default is MISSING or any(value != field.default for value in column))
+            name: self.columns[name]
+            for name in _accepted(Arrival)
+            if name in self.columns
+            and (name not in defaults or any(value != defaults[name] for value in self.columns[name]))
         }
 
     def __len__(self) -> int:
@@ -275,6 +276,12 @@ class RoundEnd:
 def _required(kind: Any) -> frozenset[str]:
     """The fields without a default."""
     return frozenset(field.name for field in fields(kind) if field.default is MISSING)
+
+
+@cache
+def _defaults(kind: Any) -> Mapping[str, Any]:
+    """What the other fields say unless told otherwise."""
+    return {field.name: field.default for field in fields(kind) if field.default is not MISSING}
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,35 @@ class Dispatch:
         draws = None if self.draws is None else self.draws.item(row)
         return Sent(self.orders[row], draws, self.bytes_down.item(row), self.bytes_up.item(row))
 
+    def claims(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """What their uploads must claim to be: (jobs, versions)."""
+        return self.orders.job[rows], self.orders.version[rows]
+
+
+@dataclass(slots=True, eq=False)
+class Single:
+    """A job whose upload has arrived, and whose claims the gate has accepted."""
+
+    event: Arrived
+    sent: Sent
+    order: Order
+    """As it was done."""
+    trip: Trip
+
+
+@dataclass(slots=True, eq=False)
+class Many:
+    """The same of several jobs of one dispatch."""
+
+    event: ArrivedTogether
+    jobs: Dispatch
+    rows: Numbers
+    """In the dispatch."""
+
 
 @dataclass(slots=True, eq=False)
 class Landed:
-    """Jobs whose uploads have arrived, and whose claims the gate has accepted, in columns [m]."""
+    """Jobs whose uploads are to be taken in now, in columns [m]."""
 
     orders: Orders
     """As they were done."""
@@ -68,38 +93,61 @@ class Landed:
     """Their contents, if those came with them; else there are none."""
 
     @classmethod
-    def one(cls, event: Arrived, sent: Sent, order: Order, trip: Trip) -> Landed:
-        """A job that was done like this."""
-        draws = None if sent.draws is None else [sent.draws]
-        upload = [] if event.upload is None else [event.upload]
-        columns = [event.nbytes], draws, [sent.bytes_down], [sent.bytes_up], upload
-        return cls(Orders.of([order]), Trips.of([trip]), *columns)
-
-    @classmethod
-    def together(cls, event: ArrivedTogether, jobs: Dispatch, rows: Numbers) -> Landed:
-        """Jobs that are these rows of a dispatch."""
-        draws = None if jobs.draws is None else jobs.draws[rows].tolist()
-        down, up = jobs.bytes_down[rows].tolist(), jobs.bytes_up[rows].tolist()
-        return cls(event.orders, event.trips, event.nbytes, draws, down, up, [])
-
-    @classmethod
-    def joined(cls, parts: Sequence[Landed]) -> Landed:
-        """All of these, by job."""
-        if len(parts) > 1:
-            draws = [part.draws for part in parts if part.draws is not None]
-            whole = cls(
-                Orders.joined([part.orders for part in parts]),
-                Trips.joined([part.trips for part in parts]),
-                [*chain.from_iterable(part.nbytes for part in parts)],
-                [*chain.from_iterable(draws)] if draws else None,
-                [*chain.from_iterable(part.bytes_down for part in parts)],
-                [*chain.from_iterable(part.bytes_up for part in parts)],
-                [*chain.from_iterable(part.uploads for part in parts)],
-            )
-        else:
-            whole = parts[0]
+    def of(cls, arrived: Sequence[Single | Many]) -> Landed:
+        """What has arrived, by job."""
+        singles = [each for each in arrived if isinstance(each, Single)]
+        whole = cls._of_singles(singles) if singles else None
+        several: dict[int, list[Many]] = {}
+        for each in arrived if len(singles) < len(arrived) else ():
+            if isinstance(each, Many):
+                several.setdefault(id(each.event.uploads), []).append(each)
+        for parts in several.values():
+            whole = cls._of_many(parts) if whole is None else whole + cls._of_many(parts)
+        assert whole is not None, "nobody has arrived"
         jobs = whole.orders.job
-        return whole if (jobs[1:] > jobs[:-1]).all() else whole.pick(np.argsort(jobs))
+        return whole if len(jobs) == 1 or (jobs[1:] > jobs[:-1]).all() else whole.pick(np.argsort(jobs))
+
+    @classmethod
+    def _of_singles(cls, jobs: Sequence[Single]) -> Landed:
+        draws = [job.sent.draws for job in jobs if job.sent.draws is not None]
+        return cls(
+            Orders.of([job.order for job in jobs]),
+            Trips.of([job.trip for job in jobs]),
+            [job.event.nbytes for job in jobs],
+            draws or None,
+            [job.sent.bytes_down for job in jobs],
+            [job.sent.bytes_up for job in jobs],
+            [job.event.upload for job in jobs if job.event.upload is not None],
+        )
+
+    @classmethod
+    def _of_many(cls, parts: Sequence[Many]) -> Landed:
+        """Rows of the same uploads."""
+        uploads, jobs = parts[0].event.uploads, parts[0].jobs
+        rows, sent = (np.concatenate(each) for each in ([p.event.rows for p in parts], [p.rows for p in parts]))
+        order = np.argsort(rows)
+        rows, sent = rows[order], sent[order]
+        whole, places = len(rows) == len(uploads.nbytes), rows.tolist()
+        return cls(
+            uploads.orders if whole else uploads.orders.pick(rows),
+            uploads.trips if whole else uploads.trips.pick(places),
+            uploads.nbytes if whole else [uploads.nbytes[place] for place in places],
+            None if jobs.draws is None else jobs.draws[sent].tolist(),
+            jobs.bytes_down[sent].tolist(),
+            jobs.bytes_up[sent].tolist(),
+            [],
+        )
+
+    def __add__(self, others: Landed) -> Landed:
+        return Landed(
+            Orders.joined([self.orders, others.orders]),
+            self.trips + others.trips,
+            self.nbytes + others.nbytes,
+            None if self.draws is None or others.draws is None else self.draws + others.draws,
+            self.bytes_down + others.bytes_down,
+            self.bytes_up + others.bytes_up,
+            self.uploads + others.uploads,
+        )
 
     def pick(self, rows: Numbers) -> Landed:
         """Some of them, in this order."""
@@ -198,9 +246,8 @@ class AtWork(Stateful):
             if not self.held[version]:
                 del self.held[version]
 
-    def expected(self, orders: Orders) -> tuple[Dispatch | None, Numbers]:
+    def expected(self, clients: list[int]) -> tuple[Dispatch | None, Numbers]:
         """(The dispatch whose jobs these clients are at work on, if that is one; the rows in it)."""
-        clients = orders.numbers("client")
         first = self._jobs.get(clients[0], _NONE)[0]
         rows = [row for jobs, row in map(self._jobs.get, clients, repeat(_NONE)) if jobs is first]
         return first if len(rows) == len(clients) else None, np.array(rows)

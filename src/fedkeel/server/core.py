@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import View
 from fedkeel.server import events as ev
-from fedkeel.server.clients import AtWork, Dispatch, Landed, Sent
+from fedkeel.server.clients import AtWork, Dispatch, Landed, Many, Sent, Single
 from fedkeel.server.columns import arrivals, merging, patch
 from fedkeel.server.gate import Gate, Refusal
 from fedkeel.server.ledger import Ledger
@@ -60,7 +61,7 @@ class Core(Stateful):
         self._tested = False
         """Whether the model as it is after the last round was tested."""
         self._now = 0.0
-        self._arrived: list[Landed] = []
+        self._arrived: list[Single | Many] = []
         """Of this round: whose uploads wait for being taken in."""
         self._count = 0
         """How many uploads of this round are there: they wait, or are taken in."""
@@ -155,29 +156,31 @@ class Core(Stateful):
         assert sent is not None
         assert order is not None
         assert event.trip is not None
-        return self._land(Landed.one(event, sent, order, event.trip))
+        return self._land(Single(event, sent, order, event.trip), 1)
 
     def _arrive_together(self, event: ev.ArrivedTogether) -> list[ev.Command]:
         """The same for many uploads; one by one, if the gate does not accept them all."""
-        orders, patience, newest = event.orders, self.patience, self.model.version
-        if len(orders) > patience:
-            raise FedkeelError(f"the world tells of {len(orders)} uploads together; accepted: at most {patience}")
-        jobs, rows = self.at_work.expected(orders)
-        if jobs is None or not self.gate.claims(orders, jobs.orders.job[rows], jobs.orders.version[rows], newest):
+        orders, rows, patience = event.uploads.orders, event.rows, self.patience
+        if len(rows) > patience:
+            raise FedkeelError(f"the world tells of {len(rows)} uploads together; accepted: at most {patience}")
+        clients = orders.client[rows]
+        jobs, sent = self.at_work.expected(clients.tolist())
+        claimed = orders.job[rows], orders.version[rows]
+        if jobs is None or not self.gate.claims(clients, claimed, jobs.claims(sent), self.model.version):
             commands = []
             for single in event.one_by_one():
                 self._now = single.time
                 commands += self._arrive(single)
             return commands
-        self.at_work.end(*orders.numbers("client"))
-        return self._land(Landed.together(event, jobs, rows))
+        self.at_work.end(*clients.tolist())
+        return self._land(Many(event, jobs, sent), len(rows))
 
-    def _land(self, landed: Landed) -> list[ev.Command]:
+    def _land(self, landed: Single | Many, count: int) -> list[ev.Command]:
         """Uploads wait for the others, or are collected at once."""
         if self.pace.at_once:
-            return self._collect(landed)
+            return self._collect(Landed.of([landed]))
         self._arrived.append(landed)
-        self._count += len(landed)
+        self._count += count
         return self._after()
 
     def _turn_away(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> None:
@@ -209,7 +212,7 @@ class Core(Stateful):
             cancel = enough and not self._cancelled
             self._cancelled = enough
             return [ev.Cancel(self.at_work.clients, ev.NOT_NEEDED)] if cancel else []
-        return self._collect(Landed.joined(self._arrived)) if self._arrived else self._end_round()
+        return self._collect(Landed.of(self._arrived)) if self._arrived else self._end_round()
 
     # Uploads.
 
@@ -230,7 +233,7 @@ class Core(Stateful):
         if refused:
             rows = [row for row in range(len(landed)) if row not in refused]
             landed = landed.pick(np.array(rows, dtype=np.int64))
-            self._arrived, self._count = [landed], len(rows)
+            self._count = len(rows)
             if rows and upload.sums:  # over all clients: without those that were refused, they are others
                 return self._collect(landed, again=True)
             upload = upload.pick(rows)
@@ -290,10 +293,11 @@ class Core(Stateful):
         self, landed: Landed, upload: Trained, weights: Sequence[float | None], version: int, more: dict[str, list[Any]]
     ) -> None:
         """What was taken in with these weights, by the model of that version."""
+        told = arrivals(landed, self._samples, upload, weights, version, **more)
+        self.log.told.extend(told)
         self.ledger.bytes_up += sum(landed.nbytes)
         self.ledger.updates += len(landed)
-        self.ledger.samples += int(self._samples[landed.orders.client] @ landed.orders.epochs)
-        self.log.told.extend(arrivals(landed, self._samples, upload, weights, version, **more))
+        self.ledger.samples += sum(map(mul, told.columns["samples"], told.columns["epochs"]))
         if self._settings.keep_models:
             self.log.models += zip(upload.w, upload.buffers, strict=True)
 
@@ -328,7 +332,7 @@ class Core(Stateful):
     def _time_up(self, event: ev.TimeUp) -> list[ev.Command]:
         """The model of this moment, if it was not told yet; a round with a barrier that is not over is dropped."""
         if not self.pace.at_once:
-            jobs = [job for landed in self._arrived for job in landed.one_by_one()]
+            jobs = Landed.of(self._arrived).one_by_one() if self._arrived else []
             self.leave(sorted(jobs, key=lambda job: (job[1].arrives, job[0].order.client)))
             self._arrived, self._count = [], 0
         self.over = True

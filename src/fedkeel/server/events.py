@@ -74,19 +74,27 @@ class Trips:
     @classmethod
     def of(cls, trips: Sequence[Trip]) -> Trips:
         """One by one, put together."""
-        return cls(*([getattr(trip, each.name) for trip in trips] for each in fields(cls)))
+        return cls(
+            [trip.dispatched for trip in trips],
+            [trip.began for trip in trips],
+            [trip.finished for trip in trips],
+            [trip.arrives for trip in trips],
+            [trip.asked for trip in trips],
+            [trip.merged for trip in trips],
+        )
 
-    @classmethod
-    def joined(cls, parts: Sequence[Trips]) -> Trips:
-        """All rows of these, one part after the other."""
-        return cls(*([time for part in parts for time in getattr(part, each.name)] for each in fields(cls)))
+    def __add__(self, others: Trips) -> Trips:
+        return Trips(*(getattr(self, name) + getattr(others, name) for name in _TIMES))
 
     def pick(self, rows: Sequence[int]) -> Trips:
         """Some of them, in this order."""
-        return Trips(*([getattr(self, each.name)[row] for row in rows] for each in fields(self)))
+        return Trips(*([column[row] for row in rows] for column in map(self.__getattribute__, _TIMES)))
 
     def __getitem__(self, row: int) -> Times:
-        return Times(*(getattr(self, each.name)[row] for each in fields(self)))
+        return Times(*(getattr(self, name)[row] for name in _TIMES))
+
+
+_TIMES = tuple(each.name for each in fields(Trips))
 
 
 # Events.
@@ -142,26 +150,33 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivedTogether:
-    """Headers of uploads that came one after the other, each of which is what the server expects of its client.
+class Uploads:
+    """Headers of uploads, in columns [m], each of which is what the server expects of its client."""
 
-    The server is told when the last of them is there, and nothing else happened since the first. There are no more than
-    `Core.patience`, for behind so many the server may have something to say.
-    """
-
-    time: float
     orders: Orders
     """Jobs of one dispatch, as they were done."""
     trips: Trips
     nbytes: list[int]
 
+
+@dataclass(frozen=True, slots=True)
+class ArrivedTogether:
+    """Some uploads came one after the other, and nothing else happened since the first of them.
+
+    There are no more than `Core.patience`: behind so many the server may have something to say.
+    """
+
+    time: float
+    """Of the last one."""
+    uploads: Uploads
+    rows: NDArray[np.int64]
+    """Which of these came, in the order in which they did."""
+
     def one_by_one(self) -> list[Arrived]:
         """The same as single events."""
-        rows = enumerate(zip(self.orders, self.nbytes, strict=True))
-        return [
-            Arrived(self.trips.arrives[row], order.client, order.job, order.version, nbytes, order, self.trips[row])
-            for row, (order, nbytes) in rows
-        ]
+        orders, trips, nbytes = self.uploads.orders, self.uploads.trips, self.uploads.nbytes
+        some = ((orders[row], trips[row], nbytes[row]) for row in self.rows.tolist())
+        return [Arrived(trip.arrives, o.client, o.job, o.version, size, o, trip) for o, trip, size in some]
 
 
 @dataclass(frozen=True, slots=True)

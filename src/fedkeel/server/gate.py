@@ -25,6 +25,10 @@ class Refusal:
     detail: str
 
 
+Claims = tuple[Numbers, Numbers]
+"""Of uploads: (their jobs [m], the versions [m] that those began with)."""
+
+
 class Gate(Stateful):
     """Looks at what an upload claims to be, and at what is in it."""
 
@@ -64,15 +68,13 @@ class Gate(Stateful):
         waits = "none is expected" if expected is None else f"job {expected.job} is expected"
         return Refusal("old job", f"job {job} is over, {waits}")
 
-    def claims(self, orders: Orders, jobs: Numbers, versions: Numbers, newest: int) -> bool:
-        """The same for many uploads: whether all of them are what the server waits for; if not, nothing is noted.
-
-        They claim to be these orders; the server waits for `jobs` [m], begun with `versions` [m], of the same clients.
-        """
-        right = (orders.job == jobs) & (orders.version == versions) & (versions <= newest)
+    def claims(self, clients: Numbers, claimed: Claims, expected: Claims, newest: int) -> bool:
+        """The same for many uploads: whether all of them are what the server waits for; if not, nothing is noted."""
+        (jobs, versions), (right_jobs, right_versions) = claimed, expected
+        right = (jobs == right_jobs) & (versions == right_versions) & (versions <= newest)
         if not right.all():
             return False
-        self._come[orders.client] = jobs
+        self._come[clients] = jobs
         return True
 
     def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
@@ -81,7 +83,8 @@ class Gate(Stateful):
         A client whose own training diverged stops the run, unless the settings say otherwise. Weights are known to be
         finite where they were trained, so they are looked at again only if they were `altered` on the way.
         """
-        count, size, start = len(orders), self._layout.size, orders[0].start
+        orders = Orders.of(orders)
+        count, size, start = len(orders), self._layout.size, orders.start[0]
         if trained.w.shape != (count, size):
             return [Refusal("wrong shape", f"weights {[*trained.w.shape[1:]]}, accepted: [{size}]")] * count
         if trained.w.dtype != start.dtype:
@@ -104,13 +107,13 @@ class Gate(Stateful):
             raise divergence(order, trained, row)
         return Refusal("diverged", f"loss {float(trained.loss[row]):g} at learning rate {float(trained.lr[row, 0]):g}")
 
-    def _bound(self, orders: Sequence[Order], trained: Trained, refusals: list[Refusal | None]) -> None:
+    def _bound(self, orders: Orders, trained: Trained, refusals: list[Refusal | None]) -> None:
         lowest, highest = self._settings.min_norm, self._settings.max_norm
         if lowest is None and highest is None:
             return
         slack = 2.0**-7 if self._altered else 0.0  # updates that were clipped may be rounded after that, to eight bits
-        for row, order in enumerate(orders):
-            norm = float(self.norm(trained.w[row] - order.start))
+        for row, start in enumerate(orders.start):
+            norm = float(self.norm(trained.w[row] - start))
             if refusals[row] is None and highest is not None and norm > highest * (1 + slack):
                 refusals[row] = Refusal("norm", f"{norm:g}, accepted: at most {highest:g}")
             if refusals[row] is None and lowest is not None and norm < lowest:

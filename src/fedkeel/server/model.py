@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class GlobalModel(Stateful):
     def finite(self) -> bool:
         """Whether all weights are."""
         w = self.state.w
-        return bool(w.sum().isfinite()) or bool(w.isfinite().all())
+        return isfinite(w.sum()) or bool(w.isfinite().all())
 
     def aggregate(self, landed: Landed, trained: Trained) -> list[float]:
         """The next version from what came of a round with a barrier; returns each update's weight."""
@@ -139,7 +140,7 @@ class GlobalModel(Stateful):
             w=trained.w if self._sent is None else torch.where(self._sent, trained.w, start),
             start=start,
             samples=torch.from_numpy(self._samples[orders.client][:, None]).to(device),
-            epochs=torch.tensor(orders.epochs)[:, None],
+            epochs=torch.from_numpy(orders.epochs[:, None].copy()),
             steps=trained.steps[:, None].to(device),
             lr=trained.lr,
             messages=trained.messages,
@@ -149,6 +150,6 @@ class GlobalModel(Stateful):
             draws=None if landed.draws is None else torch.tensor(landed.draws, device=device),
             momentum=self._momentum,
             pull=self.client_rule.pull,
-            slot=torch.tensor(orders.slot)[:, None] if fresh is not None else None,
+            slot=torch.from_numpy(orders.slot[:, None].copy()) if fresh is not None else None,
             fresh=fresh,
         )

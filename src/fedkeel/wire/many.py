@@ -123,8 +123,22 @@ class Orders(Sequence[Order]):
     def __getitem__(self, place: int | slice) -> Order | list[Order]:
         if "rows" in vars(self) or isinstance(place, slice):
             return self.rows[place]
-        columns = vars(self)
-        return Order(*(columns[n].item(place) if n in _NUMBERS else columns[n][place] for n in _FIELDS))
+        return Order(
+            self.job.item(place),
+            self.client.item(place),
+            self.round.item(place),
+            self.epochs.item(place),
+            self.start[place],
+            self.buffers[place],
+            self.lr[place],
+            self.received[place],
+            self.kept[place],
+            self.survey[place],
+            self.wave.item(place),
+            self.version.item(place),
+            self.slot.item(place),
+            self.fresh[place],
+        )
 
 
 def picked(column: Any, rows: NDArray[np.int64]) -> Any:

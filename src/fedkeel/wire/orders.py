@@ -69,8 +69,11 @@ class Same(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, place: slice) -> Same[T]: ...
     def __getitem__(self, place: int | slice) -> T | Same[T]:
-        rows = range(self._rows)[place]  # or an IndexError
-        return Same(self.value, len(rows)) if isinstance(rows, range) else self.value
+        if isinstance(place, slice):
+            return Same(self.value, len(range(self._rows)[place]))
+        if not -self._rows <= place < self._rows:
+            raise IndexError(place)
+        return self.value
 
 
 def stacked(values: Sequence[Any], device: torch.device) -> Any:
@@ -144,7 +147,7 @@ class Trained:
 
     def sound(self, max_loss: float) -> list[bool]:
         """Of each, whether training came to something: all is finite, and the loss is not above a bound."""
-        sound: list[bool] = (self.finite & (self.loss <= max_loss)).tolist()
+        sound: list[bool] = (self.finite.cpu().numpy() & (self.loss.cpu().numpy() <= max_loss)).tolist()
         return sound
 
     def pick(self, rows: Sequence[int] | slice) -> Trained:

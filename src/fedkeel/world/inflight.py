@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkeel.server.events import NOT_NEEDED, TOO_LATE
+from fedkeel.server.events import NOT_NEEDED, TOO_LATE, ArrivedTogether
 from fedkeel.server.stateful import Stateful
 from fedkeel.world.clock import EventQueue
 from fedkeel.world.fleet.profile import Fleet
@@ -92,17 +92,18 @@ class Flights(Stateful):
         """Whether this was planned for the next one of those that are together."""
         return self.together is not None and self.together.next[2] == planned.job
 
-    def land_together(self, most: int, limit: float) -> Departure:
+    def land_together(self, most: int, limit: float) -> ArrivedTogether:
         """The next ones are over, as many as come until then before anything else happens; it is later now."""
-        jobs, heap = self.together, self.queue.heap
-        assert jobs is not None
-        self.queue.now, landed = jobs.take(most, limit, heap[0] if heap else None)
-        self.idle[landed.orders.client] = True
-        if len(jobs):
-            self._plan_next(jobs)
+        together, heap = self.together, self.queue.heap
+        assert together is not None
+        self.queue.now, rows = together.take(most, limit, heap[0] if heap else None)
+        uploads = together.jobs.uploads
+        self.idle[uploads.orders.client[rows]] = True
+        if len(together):
+            self._plan_next(together)
         else:
             self.together = None
-        return landed
+        return ArrivedTogether(self.now, uploads, rows)
 
     def separate(self) -> None:
         """Jobs that are together go on one by one, as if they had never been."""

@@ -94,8 +94,7 @@ class Simulated(Stateful):
         if isinstance(what, Stray):
             return self._come_back(what)
         if self.flights.begins_landing(what):
-            landed = self.flights.land_together(self._core.patience, limit)
-            return ev.ArrivedTogether(self.now, landed.orders, landed.trips, landed.upload_bytes.tolist())
+            return self.flights.land_together(self._core.patience, limit)
         flight = self.flights.find(what)
         if flight is None:  # it was planned differently since
             return None
@@ -194,18 +193,21 @@ class Simulated(Stateful):
         clients, wave, count = orders.client, orders.wave.item(0), len(orders)
         began = now + (fleet.download_seconds(clients, command.down) + self._survey_seconds(clients))
         seconds = fleet.train_seconds(clients, self._samples[clients] * self._asked)  # also of who runs out of time
-        pause = np.zeros(count)
+        pause, fails = np.zeros(count), np.full(count, now + (command.within or np.inf))
         fault: Column[str] = Same("", count)
-        ends = {ev.TOO_LATE: np.full(count, now + (command.within or np.inf))}
-        if not fleet.always_on:
-            ends = {"went offline": fleet.off_at(clients, now), **ends}
-        if fleet.fails:
-            ends = {"dropped out": began + seconds * fleet.fails_at(clients, seed, wave), **ends}
+        why: Column[str] = Same(ev.TOO_LATE, count)
+        ends: dict[str, NDArray[np.float64]] = {}
         if any(faults.chances):
             fault, shares = faults.draw(clients, seed, wave)
             pause = faults.hang_seconds * np.array([each == HANG for each in fault])
-            ends = {LEFT: np.where([each == LEAVE for each in fault], began + seconds * shares, np.nan), **ends}
-        fails = np.fmin.reduce([*ends.values()])
+            ends[LEFT] = np.where([each == LEAVE for each in fault], began + seconds * shares, np.nan)
+        if fleet.fails:
+            ends["dropped out"] = began + seconds * fleet.fails_at(clients, seed, wave)
+        if not fleet.always_on:
+            ends["went offline"] = fleet.off_at(clients, now)
+        if ends:
+            fails = np.fmin.reduce([*ends.values(), fails])
+            why = np.select([times == fails for times in ends.values()], [*ends], ev.TOO_LATE).tolist()
         return Departure(
             orders=orders,
             dispatched=now,
@@ -214,7 +216,7 @@ class Simulated(Stateful):
             finished=began + seconds + pause,
             upload_seconds=fleet.upload_seconds(clients, command.up),
             fails=fails,
-            why=np.select([times == fails for times in ends.values()], [*ends], "").tolist(),
+            why=why,
             upload_bytes=command.up,
             fault=fault,
             pause=pause,

@@ -11,7 +11,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkeel.server.events import Trips
+from fedkeel.server.events import Trips, Uploads
 from fedkeel.wire.many import Column, Orders, picked
 from fedkeel.world.flights import ARRIVES, Flight
 
@@ -59,12 +59,13 @@ class Departure:
         told = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
         return [*map(Flight, self.orders, repeat(self.dispatched), *told)]
 
-    @property
-    def trips(self) -> Trips:
-        """When they did what, if they arrive."""
+    @cached_property
+    def uploads(self) -> Uploads:
+        """What is sent if they arrive."""
         count = len(self.orders)
         times = self.began.tolist(), self.finished.tolist(), self.arrives.tolist()
-        return Trips([self.dispatched] * count, *times, [None] * count, [None] * count)
+        trips = Trips([self.dispatched] * count, *times, [None] * count, [None] * count)
+        return Uploads(self.orders, trips, self.upload_bytes.tolist())
 
 
 class Together:
@@ -72,7 +73,7 @@ class Together:
 
     def __init__(self, jobs: Departure) -> None:
         """Clients are in ascending order."""
-        self._jobs = jobs
+        self.jobs = jobs
         self._order = np.argsort(jobs.arrives, kind="stable")
         self._times: list[float] = jobs.arrives[self._order].tolist()
         self._clients: list[int] = jobs.orders.client[self._order].tolist()
@@ -86,10 +87,10 @@ class Together:
     def next(self) -> tuple[float, int, int]:
         """(When the next one arrives, its client, its job)."""
         place = self._next
-        return self._times[place], self._clients[place], self._jobs.orders.job.item(self._order.item(place))
+        return self._times[place], self._clients[place], self.jobs.orders.job.item(self._order.item(place))
 
-    def take(self, most: int, limit: float, before: Sequence[object] | None) -> tuple[float, Departure]:
-        """(When the last one arrives, the jobs): the next one, and up to `most` in all that arrive until then.
+    def take(self, most: int, limit: float, before: Sequence[object] | None) -> tuple[float, Numbers]:
+        """(When the last one arrives, the rows): the next one, and up to `most` in all that arrive until then.
 
         They arrive no later than `limit`, and earlier than what is `before` others in the queue of events.
         """
@@ -98,12 +99,11 @@ class Together:
         if before is not None:
             end = bisect_left(range(len(self._times)), (before[0], before[1]), start, end, key=self._place)
         self._next = end = max(start + 1, end)
-        whole = end - start == len(self._times)
-        return self._times[end - 1], self._jobs if whole else self._jobs.pick(np.sort(self._order[start:end]))
+        return self._times[end - 1], self._order[start:end]
 
     def rest(self) -> list[Flight]:
         """Those that have not arrived, one by one, the next one first."""
-        return self._jobs.pick(self._order[self._next :]).flights()
+        return self.jobs.pick(self._order[self._next :]).flights()
 
     def _place(self, place: int) -> tuple[object, object]:
         """In the queue of events."""
