@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkeel.server.events import Arrived, ArrivedTogether, Trip, Trips
+from fedkeel.server.gate import Claim, Claims
 from fedkeel.server.stateful import Stateful
 from fedkeel.wire.many import Numbers, Orders
 from fedkeel.wire.orders import Order, Trained
@@ -50,8 +51,12 @@ class Dispatch:
         draws = None if self.draws is None else self.draws.item(row)
         return Sent(self.orders[row], draws, self.bytes_down.item(row), self.bytes_up.item(row))
 
-    def claims(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """What their uploads must claim to be: (jobs, versions)."""
+    def claim(self, row: int) -> Claim:
+        """What the upload of one of them must claim to be."""
+        return Claim(self.orders.job.item(row), self.orders.version.item(row))
+
+    def claims(self, rows: Numbers) -> Claims:
+        """The same of many."""
         return self.orders.job[rows], self.orders.version[rows]
 
 
@@ -60,7 +65,9 @@ class Single:
     """A job whose upload has arrived, and whose claims the gate has accepted."""
 
     event: Arrived
-    sent: Sent
+    jobs: Dispatch
+    row: int
+    """In the dispatch."""
     order: Order
     """As it was done."""
     trip: Trip
@@ -96,27 +103,29 @@ class Landed:
     def of(cls, arrived: Sequence[Single | Many]) -> Landed:
         """What has arrived, by job."""
         singles = [each for each in arrived if isinstance(each, Single)]
+        if len(singles) == len(arrived) == 1:
+            return cls._of_singles(singles)
         whole = cls._of_singles(singles) if singles else None
         several: dict[int, list[Many]] = {}
-        for each in arrived if len(singles) < len(arrived) else ():
+        for each in arrived:
             if isinstance(each, Many):
                 several.setdefault(id(each.event.uploads), []).append(each)
         for parts in several.values():
             whole = cls._of_many(parts) if whole is None else whole + cls._of_many(parts)
         assert whole is not None, "nobody has arrived"
         jobs = whole.orders.job
-        return whole if len(jobs) == 1 or (jobs[1:] > jobs[:-1]).all() else whole.pick(np.argsort(jobs))
+        return whole if (jobs[1:] > jobs[:-1]).all() else whole.pick(np.argsort(jobs))
 
     @classmethod
     def _of_singles(cls, jobs: Sequence[Single]) -> Landed:
-        draws = [job.sent.draws for job in jobs if job.sent.draws is not None]
+        draws = [job.jobs.draws.item(job.row) for job in jobs if job.jobs.draws is not None]
         return cls(
             Orders.of([job.order for job in jobs]),
             Trips.of([job.trip for job in jobs]),
             [job.event.nbytes for job in jobs],
             draws or None,
-            [job.sent.bytes_down for job in jobs],
-            [job.sent.bytes_up for job in jobs],
+            [job.jobs.bytes_down.item(job.row) for job in jobs],
+            [job.jobs.bytes_up.item(job.row) for job in jobs],
             [job.event.upload for job in jobs if job.event.upload is not None],
         )
 
@@ -217,15 +226,14 @@ class AtWork(Stateful):
         for version, count in Counter(versions).items():
             self.held[version] = self.held.get(version, 0) + count
 
-    def get(self, client: int) -> Sent | None:
-        """The client's job."""
-        dispatch, row = self._jobs.get(client, _NONE)
-        return None if dispatch is None else dispatch.sent(row)
+    def get(self, client: int) -> tuple[Dispatch, int] | None:
+        """The client's job: the dispatch, and the row in it."""
+        return self._jobs.get(client)
 
     def find(self, client: int, job: int) -> Sent | None:
         """The client's job, if it is the one of that number."""
-        sent = self.get(client)
-        return sent if sent is not None and sent.order.job == job else None
+        jobs, row = self._jobs.get(client, _NONE)
+        return None if jobs is None or jobs.orders.job[row] != job else jobs.sent(row)
 
     def charge(self, client: int, nbytes: int) -> None:
         """More goes down to a client."""

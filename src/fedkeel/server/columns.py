@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkeel.record.rows import Arrivals
 from fedkeel.server.clients import Landed
-from fedkeel.server.events import Times
+from fedkeel.server.events import Trips
 from fedkeel.wire.orders import Order, Trained
 
 
@@ -48,13 +48,13 @@ def arrivals(
     )
 
 
-def merging(order: Order, trip: Times) -> dict[str, list[Any]]:
+def merging(order: Order, trips: Trips) -> dict[str, list[Any]]:
     """What one has that may have got a fresh model."""
     return {
-        "slot": [order.slot if trip.merged is not None else None],
+        "slot": [order.slot if trips.merged[0] is not None else None],
         "fresh_version": [None if order.fresh is None else order.fresh.version],
-        "asked": [trip.asked],
-        "merged": [trip.merged],
+        "asked": trips.asked,
+        "merged": trips.merged,
     }
 
 

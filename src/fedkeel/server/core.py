@@ -141,22 +141,22 @@ class Core(Stateful):
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
-        out = self.at_work.get(event.client)
-        expected = None if out is None else out.order
+        jobs, row = self.at_work.get(event.client) or (None, 0)
+        expected = None if jobs is None else jobs.claim(row)
         refusal = self.gate.claim(event.client, event.job, event.version, expected, self.model.version)
-        order = event.order or (expected if refusal is None else None)
-        sent = out if order is not None and expected is not None and order.job == expected.job else None
-        if sent is not None:
+        order = event.order or (None if jobs is None or refusal is not None else jobs.orders[row])
+        over = order is not None and expected is not None and order.job == expected.job
+        if over:
             self.at_work.end(event.client)
         if refusal is None and order is not None and event.upload is not None:
             refusal = self.gate.judge([order], event.upload, altered=True)[0]
         if refusal is not None:
-            self._turn_away(event, sent, refusal)
-            return [] if sent is None else self._turn_to_next()
-        assert sent is not None
+            self._turn_away(event, jobs.sent(row) if over and jobs is not None else None, refusal)
+            return self._turn_to_next() if over else []
+        assert jobs is not None
         assert order is not None
         assert event.trip is not None
-        return self._land(Single(event, sent, order, event.trip), 1)
+        return self._land(Single(event, jobs, row, order, event.trip), 1)
 
     def _arrive_together(self, event: ev.ArrivedTogether) -> list[ev.Command]:
         """The same for many uploads; one by one, if the gate does not accept them all."""
@@ -259,7 +259,7 @@ class Core(Stateful):
 
     def _receive(self, landed: Landed, upload: Trained) -> list[ev.Command]:
         """Take in one update at once."""
-        order, trip, version = landed.orders[0], landed.trips[0], self.model.version
+        order, trips, version = landed.orders[0], landed.trips, self.model.version
         view = View(
             time=self._now,
             version=version,
@@ -267,15 +267,18 @@ class Core(Stateful):
             client=order.client,
             start_version=order.version,
             fresh_version=None if order.fresh is None else order.fresh.version,
-            seconds=self._now - trip.dispatched,
+            seconds=self._now - trips.dispatched[0],
             busy=self.at_work.versions,
             held=self.at_work.held,
         )
         receipt = self.model.receive(landed, upload, view)
         self.ledger.refused += not receipt.accepted
-        said = upload.messages if trip.merged is not None else {}
+        said = upload.messages if trips.merged[0] is not None else {}
         recorded = {name: float(said[name][0]) for name in self.model.client_rule.recorded if name in said}
-        more = merging(order, trip) | {"accepted": [receipt.accepted], "notes": [{**recorded, **receipt.notes} or None]}
+        more = merging(order, trips) | {
+            "accepted": [receipt.accepted],
+            "notes": [{**recorded, **receipt.notes} or None],
+        }
         self._write_down(landed, upload, [receipt.weight], version, more)
         if receipt.earlier:
             patch(self.log.told.columns["weight"], receipt.earlier)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,13 @@ class Refusal:
 
     reason: str
     detail: str
+
+
+class Claim(NamedTuple):
+    """What an upload says of itself."""
+
+    job: int
+    version: int
 
 
 Claims = tuple[Numbers, Numbers]
@@ -50,7 +58,7 @@ class Gate(Stateful):
         """The largest norm of an update, if that is bounded."""
         return self._settings.max_norm
 
-    def claim(self, client: int, job: int, version: int, expected: Order | None, newest: int) -> Refusal | None:
+    def claim(self, client: int, job: int, version: int, expected: Claim | Order | None, newest: int) -> Refusal | None:
         """Whether an upload is what the server waits for.
 
         It claims to be `client`'s job of that number, begun with that version of the model; the server waits for the

@@ -62,7 +62,8 @@ class Orders(Sequence[Order]):
     @cached_property
     def rows(self) -> list[Order]:
         """One by one."""
-        return [*map(Order, *(self._values(name) for name in _FIELDS))]
+        columns = vars(self)
+        return [*map(Order, *(columns[n].tolist() if n in _NUMBERS else columns[n] for n in _FIELDS))]
 
     def __getattr__(self, name: str) -> Any:
         rows = vars(self).get("rows")
@@ -76,21 +77,17 @@ class Orders(Sequence[Order]):
         vars(self)[name] = column
         return column
 
-    def _values(self, name: str) -> Sequence[Any]:
-        if name in vars(self):
-            column = vars(self)[name]
-            return column.tolist() if name in _NUMBERS else column  # type: ignore[no-any-return]
-        return [getattr(order, name) for order in self.rows]
-
     def numbers(self, name: str) -> list[int]:
         """A column of numbers as a list of its own."""
-        assert name in _NUMBERS
-        return self._values(name)  # type: ignore[return-value]
+        column = vars(self).get(name)
+        return [getattr(order, name) for order in self.rows] if column is None else column.tolist()
 
     def all_have(self, name: str, value: object) -> bool:
         """Whether it is this very object in all rows."""
-        column = self._values(name)
-        return column.value is value if isinstance(column, Same) else all(each is value for each in column)
+        column = vars(self).get(name)
+        if isinstance(column, Same):
+            return column.value is value
+        return all(each is value for each in column or (getattr(order, name) for order in self.rows))
 
     @property
     def drawn(self) -> Numbers:

@@ -147,8 +147,8 @@ class Trained:
 
     def sound(self, max_loss: float) -> list[bool]:
         """Of each, whether training came to something: all is finite, and the loss is not above a bound."""
-        sound: list[bool] = (self.finite.cpu().numpy() & (self.loss.cpu().numpy() <= max_loss)).tolist()
-        return sound
+        pairs = zip(self.finite.tolist(), self.loss.tolist(), strict=True)
+        return [finite and loss <= max_loss for finite, loss in pairs]
 
     def pick(self, rows: Sequence[int] | slice) -> Trained:
         """Some of them; sums over all of them are left behind."""
