@@ -207,19 +207,19 @@ class Arrivals(Sequence[Arrival]):
 
     def __init__(self, **columns: list[Any]) -> None:
         """Columns by the names of `Arrival`'s fields, all of them that have no default, or none at all."""
-        columns = columns or {name: [] for name in _required(Arrival)}
-        if (
-            not _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
-            or len({*map(len, columns.values())}) > 1
+        self.columns = columns or {name: [] for name in _required(Arrival)}
+        if columns and not (
+            _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
+            and len({*map(len, columns.values())}) == 1
         ):
             wrong = _required(Arrival) - columns.keys() | columns.keys() - _accepted(Arrival).keys()
             raise TypeError(f"arrivals with columns of unequal lengths, or unknown or missing ones: {sorted(wrong)}")
-        self.columns = columns
 
     def extend(self, others: Arrivals) -> None:
         """Add rows that have the same columns."""
         if not self:
-            self.columns = {name: [] for name in others.columns}
+            self.columns = {name: [*column] for name, column in others.columns.items()}
+            return
         for name, column in self.columns.items():
             column.extend(others.columns[name])
 

@@ -130,7 +130,8 @@ class Simulation(Stateful):
     def _end_round(self, told: ev.RoundOver) -> RoundEnd:
         seconds = perf_counter() - self._begun
         self.seconds += seconds
-        self.round_seconds = [*self.round_seconds[1 - _ROUNDS :], seconds]
+        self.round_seconds.append(seconds)
+        del self.round_seconds[:-_ROUNDS]
         end = RoundEnd(
             round=told.round,
             virtual_seconds=told.virtual_seconds,

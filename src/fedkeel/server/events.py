@@ -60,7 +60,7 @@ class Times:
     merged: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Trips:
     """The trips of many jobs, in columns [m] of plain numbers."""
 
@@ -149,7 +149,7 @@ class Arrived:
     """Samples times epochs of training behind an upload that nobody waits for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Uploads:
     """Headers of uploads, in columns [m], each of which is what the server expects of its client."""
 
@@ -159,7 +159,7 @@ class Uploads:
     nbytes: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ArrivedTogether:
     """Some uploads came one after the other, and nothing else happened since the first of them.
 

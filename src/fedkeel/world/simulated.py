@@ -48,6 +48,7 @@ class Simulated(Stateful):
     ) -> None:
         """`samples` [N] are all clients'; `first` is what each keeps before its first job."""
         self._core, self.desk, self._samples, self._faults, self._local = core, desk, samples, faults, local
+        self._faulty = any(faults.chances)
         self._seed, self.first = seed, first
         self._rule: ClientRule = core.model.client_rule
         self.flights = Flights(fleet)
@@ -134,11 +135,11 @@ class Simulated(Stateful):
             clients, lr = orders.client, orders.lr[0]
             done = self.flights.fleet.epochs_done(self._asked, clients, self._seed, orders.wave.item(0))
             states = [kept.get(client, first) for client in clients.tolist()] if kept else Same(first, len(orders))
-            self._fitted = {"kept": states}
+            self._fitted = {"kept": states} if kept or first else {}
             if done.min() < self._asked:
                 rates = {epochs: lr[:epochs] if epochs < self._asked else lr for epochs in set(done.tolist())}
                 self._fitted |= {"epochs": done, "lr": [rates[epochs] for epochs in done.tolist()]}
-        return orders.but(**self._fitted)
+        return orders.but(**self._fitted) if self._fitted else orders
 
     def _survey(self, command: ev.Survey) -> list[ev.Event]:
         orders = self._fit(command.orders)
@@ -197,7 +198,7 @@ class Simulated(Stateful):
         fault: Column[str] = Same("", count)
         why: Column[str] = Same(ev.TOO_LATE, count)
         ends: dict[str, NDArray[np.float64]] = {}
-        if any(faults.chances):
+        if self._faulty:
             fault, shares = faults.draw(clients, seed, wave)
             pause = faults.hang_seconds * np.array([each == HANG for each in fault])
             ends[LEFT] = np.where([each == LEAVE for each in fault], began + seconds * shares, np.nan)

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from fedkeel.server.events import Trips, Uploads
 from fedkeel.wire.many import Column, Orders, picked
+from fedkeel.wire.orders import Same
 from fedkeel.world.flights import ARRIVES, Flight
 
 Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Departure:
     """Jobs that leave at one moment, in columns [m] by the names of `Flight`'s fields."""
 
@@ -45,7 +46,7 @@ class Departure:
     def alone(self) -> NDArray[np.bool_]:
         """To which of them something may happen before they arrive: they are lost, ask for a fresh model, or fail."""
         alone = (self.fails < self.arrives) | (self.orders.slot > 0)
-        return alone if not any(self.fault) else alone | np.array([bool(fault) for fault in self.fault])
+        return alone if isinstance(self.fault, Same) else alone | np.array([bool(fault) for fault in self.fault])
 
     def pick(self, rows: Numbers) -> Departure:
         """Some of them, in this order."""
