@@ -15,6 +15,7 @@ from fedkeel.runner.simulation import new_core
 from fedkeel.server import core as core_module
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
+from fedkeel.server.trips import Trips
 from fedkeel.wire.many import Orders
 from tests.helpers import federation
 from tests.helpers.world import TestWorld, Trip, trained
@@ -351,7 +352,7 @@ def test_a_world_answers_before_it_tells_of_anything_else() -> None:
 def together(world: TestWorld, clients: list[int], time: float) -> ev.ArrivedTogether:
     """Uploads of these clients, of all that were sent something."""
     orders = [*world.orders.values()]
-    trips = ev.Trips.of([Trip(0.0, 0.5, 1.0 + order.client, 2.0 + order.client) for order in orders])
+    trips = Trips.of([Trip(0.0, 0.5, 1.0 + order.client, 2.0 + order.client) for order in orders])
     rows = np.array([[order.client for order in orders].index(client) for client in clients])
     return ev.ArrivedTogether(time, ev.Uploads(Orders.of(orders), trips, [8 + order.client for order in orders]), rows)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fedkeel.server.events import Arrived, ArrivedTogether, Trip, Trips
+from fedkeel.server.events import Arrived, ArrivedTogether
 from fedkeel.server.gate import Claim, Claims
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.trips import Trip, Trips
 from fedkeel.wire.many import Numbers, Orders
 from fedkeel.wire.orders import Order, Trained
 

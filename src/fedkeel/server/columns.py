@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkeel.record.rows import Arrivals
 from fedkeel.server.clients import Landed
-from fedkeel.server.events import Trips
+from fedkeel.server.trips import Trips
 from fedkeel.wire.orders import Order, Trained
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,18 @@ from fedkeel.errors import FedkeelError
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import View
 from fedkeel.server import events as ev
+from fedkeel.server.books import Books
 from fedkeel.server.clients import AtWork, Dispatch, Landed, Many, Sent, Single
-from fedkeel.server.columns import arrivals, merging, patch
-from fedkeel.server.gate import Gate, Refusal
+from fedkeel.server.columns import merging, patch
+from fedkeel.server.gate import Gate
 from fedkeel.server.ledger import Ledger
 from fedkeel.server.log import Log, divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Pace
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.trips import Trip
 from fedkeel.server.waves import Drawing, JobSettings, Wave, Waves
-from fedkeel.wire.orders import Order, Trained, assembled
+from fedkeel.wire.orders import Trained, assembled
 from fedkeel.wire.sizes import Sizes
 
 STARVED = 1000
@@ -52,6 +53,7 @@ class Core(Stateful):
         self.waves = Waves(settings, pace.wanted, model, sizes, samples, draw)
         self.ledger = Ledger()
         self.log = Log()
+        self._books = Books(self.ledger, self.log, samples, settings.keep_models)
         self.at_work = AtWork()
         self.round = 1
         """The one that is going on."""
@@ -151,7 +153,7 @@ class Core(Stateful):
         if refusal is None and order is not None and event.upload is not None:
             refusal = self.gate.judge([order], event.upload, altered=True)[0]
         if refusal is not None:
-            self._turn_away(event, jobs.sent(row) if over and jobs is not None else None, refusal)
+            self._books.turn_away(event, jobs.sent(row) if over and jobs is not None else None, refusal, self._now)
             return self._turn_to_next() if over else []
         assert jobs is not None
         assert order is not None
@@ -183,24 +185,12 @@ class Core(Stateful):
         self._count += count
         return self._after()
 
-    def _turn_away(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> None:
-        """The device has trained and sent something, in vain."""
-        self.ledger.bytes_up += event.nbytes
-        order = event.order or (sent.order if sent else None)
-        self.ledger.samples += event.work if order is None else self._work(order)
-        self.ledger.turn_away(refusal.reason)
-        self.log.refuse(event, refusal, sent, self._now)
-
     def _lose(self, event: ev.Lost) -> list[ev.Command]:
         sent = self.at_work.find(event.client, event.job)
         if sent is None:  # it was over before
             return []
         self.at_work.end(event.client)
-        self.ledger.bytes_up += event.nbytes
-        self.ledger.samples += event.work
-        self.ledger.lost += 1
-        sent.bytes_up += event.nbytes
-        self.log.write_off(sent, event.why, event.trip, self._now)
+        self._books.lose(event, sent)
         return self._turn_to_next()
 
     def _after(self) -> list[ev.Command]:
@@ -254,7 +244,7 @@ class Core(Stateful):
             return set()
         refused = {row: refusal for row, refusal in enumerate(refusals) if refusal is not None}
         for row, refusal in refused.items():
-            self._turn_away(landed.event(row), landed.sent(row), refusal)
+            self._books.turn_away(landed.event(row), landed.sent(row), refusal, self._now)
         return {*refused}
 
     def _receive(self, landed: Landed, upload: Trained) -> list[ev.Command]:
@@ -279,7 +269,7 @@ class Core(Stateful):
             "accepted": [receipt.accepted],
             "notes": [{**recorded, **receipt.notes} or None],
         }
-        self._write_down(landed, upload, [receipt.weight], version, more)
+        self._books.take_in(landed, upload, [receipt.weight], version, more)
         if receipt.earlier:
             patch(self.log.told.columns["weight"], receipt.earlier)
         self._count += 1
@@ -290,23 +280,7 @@ class Core(Stateful):
     def _aggregate(self, landed: Landed, upload: Trained) -> None:
         """The new model from what has come of a round with a barrier."""
         version = self.model.version
-        self._write_down(landed, upload, self.model.aggregate(landed, upload), version, {})
-
-    def _write_down(
-        self, landed: Landed, upload: Trained, weights: Sequence[float | None], version: int, more: dict[str, list[Any]]
-    ) -> None:
-        """What was taken in with these weights, by the model of that version."""
-        told = arrivals(landed, self._samples, upload, weights, version, **more)
-        self.log.told.extend(told)
-        self.ledger.bytes_up += sum(landed.nbytes)
-        self.ledger.updates += len(landed)
-        self.ledger.samples += sum(map(mul, told.columns["samples"], told.columns["epochs"]))
-        if self._settings.keep_models:
-            self.log.models += zip(upload.w, upload.buffers, strict=True)
-
-    def _work(self, order: Order) -> int:
-        """Samples times epochs."""
-        return int(self._samples[order.client]) * order.epochs
+        self._books.take_in(landed, upload, self.model.aggregate(landed, upload), version, {})
 
     # Rounds.
 
@@ -341,11 +315,9 @@ class Core(Stateful):
         self.over = True
         return self._end_round(final=True) if self.model.close() or self._count or not self._tested else []
 
-    def leave(self, jobs: Sequence[tuple[Sent, ev.Trip]]) -> None:
+    def leave(self, jobs: Sequence[tuple[Sent, Trip]]) -> None:
         """Nobody will take these in any more."""
-        self.ledger.left += len(jobs)
-        for sent, trip in jobs:
-            self.log.write_off(sent, "in flight", trip, self._now)
+        self._books.leave(jobs, self._now)
 
     def _waited_in_vain(self, limit: int) -> None:
         self._in_vain += 1

@@ -11,9 +11,10 @@ from torch import Tensor
 from fedkeel.errors import DivergenceError
 from fedkeel.record.rows import Arrivals, Refused, Unfinished
 from fedkeel.server.clients import Sent
-from fedkeel.server.events import Arrived, RoundOver, Trip
+from fedkeel.server.events import Arrived, RoundOver
 from fedkeel.server.gate import Refusal
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.trips import Trip
 
 
 class Log(Stateful):

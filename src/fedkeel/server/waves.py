@@ -111,23 +111,23 @@ class Waves(Stateful):
     def _orders(self, clients: NDArray[np.int64], round: int, epochs: int, lr: Tensor) -> Orders:
         """Jobs from the newest model, before the rule's plan is known."""
         model, count = self._model, len(clients)
-        nobody, nothing = np.zeros(count, dtype=np.int64), dict[str, Tensor]()
+        zeros, nothing = np.zeros(count, dtype=np.int64), dict[str, Tensor]()
         sends = type(model.rule).send is not ServerRule.send
         received = [model.rule.send(model.state, client) for client in clients.tolist()] if sends else []
         return Orders(
             job=np.arange(self.jobs + 1, self.jobs + 1 + count),
             client=clients,
-            round=nobody + round,
-            epochs=nobody + epochs,
+            round=zeros + round,
+            epochs=zeros + epochs,
             start=Same(model.state.w, count),
             buffers=Same(model.buffers, count),
             lr=Same(lr, count),
             received=received or Same(nothing, count),
             kept=Same(nothing, count),
             survey=Same(False, count),
-            wave=nobody + self.number,
-            version=nobody + model.version,
-            slot=nobody,
+            wave=zeros + self.number,
+            version=zeros + model.version,
+            slot=zeros,
             fresh=Same(None, count),
         )
 

@@ -11,7 +11,8 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkeel.server.events import Trips, Uploads
+from fedkeel.server.events import Uploads
+from fedkeel.server.trips import Trips
 from fedkeel.wire.many import Column, Orders, picked
 from fedkeel.wire.orders import Same
 from fedkeel.world.flights import ARRIVES, Flight
