@@ -16,8 +16,8 @@ from fedkeel import Arrival, Experiment, FederatedData, RoundEnd
 from fedkeel.local.executor import Score
 from fedkeel.params import FlatModel
 from fedkeel.runner.simulation import Simulation
+from fedkeel.server import events as ev
 from fedkeel.wire.orders import Order, Trained
-from fedkeel.world.flights import Flight
 from tests.helpers import federation
 from tests.helpers.federation import BATCH, LR, SEED, SIZES, N
 
@@ -108,17 +108,20 @@ def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
     data, model = (data or federation.data()).to(torch.float64), FlatModel(federation.net().double())
     running = Simulation(described, data, model, executor)
     seen = Watched(running, executor)
-    flights, at_work = running.world.flights, running.core.at_work
-    launch = flights.launch
+    carry_out = running.world.carry_out
 
-    def launched(flight: Flight) -> None:
-        launch(flight)
-        order, now = flight.order, flights.now
-        assert flight.dispatched == now
-        down = at_work.sent[order.client].bytes_down
-        seen.dispatched.append(Dispatch(order.job, order.client, now, order.version, down, len(flights.by_client)))
+    def watched(command: ev.Command) -> list[ev.Event]:
+        busy = len(in_flight(running))
+        told = carry_out(command)
+        if isinstance(command, ev.Send):
+            flights, now = in_flight(running), running.world.now
+            for place, (order, down) in enumerate(zip(command.orders, command.down.tolist(), strict=True), 1):
+                assert flights[order.client] == (order.job, order.version)
+                assert running.core.at_work.sent[order.client].bytes_down == down
+                seen.dispatched.append(Dispatch(order.job, order.client, now, order.version, down, busy + place))
+        return told
 
-    flights.launch = launched  # type: ignore[method-assign]
+    running.world.carry_out = watched  # type: ignore[method-assign]
     for end in running.rounds():
         seen.ends.append(end)
         _check_books(running)
@@ -126,17 +129,25 @@ def watch(described: Experiment, data: FederatedData | None = None) -> Watched:
     return seen
 
 
+def in_flight(running: Simulation) -> dict[int, tuple[int, int]]:
+    """The job and the version of the model of each client in flight, as the world has them."""
+    flights = running.world.flights
+    together = [] if flights.together is None else flights.together.rest()
+    return {flight.order.client: (flight.order.job, flight.order.version)
+            for flight in (*flights.by_client.values(), *together)}  # fmt: skip
+
+
 def _check_books(running: Simulation) -> None:
     """Nothing is held but of jobs in flight."""
-    flights, desk, at_work = running.world.flights, running.world.desk, running.core.at_work
-    jobs = {flight.order.job for flight in flights.by_client.values()}
+    flights, desk, at_work = in_flight(running), running.world.desk, running.core.at_work
+    jobs = {job for job, _ in flights.values()}
     assert desk._ready.keys() <= jobs
     assert desk._results.keys() <= jobs
     assert not desk._ready.keys() & desk._results.keys()
-    assert at_work.sent.keys() == flights.by_client.keys()
-    assert at_work.versions == {client: flight.order.version for client, flight in flights.by_client.items()}
+    assert at_work.sent.keys() == flights.keys()
+    assert at_work.versions == {client: version for client, (_, version) in flights.items()}
     assert at_work.held == Counter(at_work.versions.values())
-    assert np.flatnonzero(~flights.idle).tolist() == sorted(flights.by_client)
+    assert np.flatnonzero(~running.world.flights.idle).tolist() == sorted(flights)
 
 
 METHODS: dict[str, list[dict[str, Any]]] = {

@@ -112,6 +112,32 @@ def test_columns_are_written_as_rows(data: st.DataObject, count: int) -> None:
     assert [json.loads(each) for each in written.splitlines()] == rows
 
 
+FEW = {
+    "int": [-1, 0, 1, 10**20],
+    "float": [-0.0, 0.0, 1.0, 1.5, 1e-7, 1e22],
+    "mixed": [-0.0, 0, 1, 1.0, None, True, False],
+    "list": [[], [0.5], [-0.0, 1]],
+}
+
+
+@pytest.mark.parametrize("kind", FEW)
+@given(data=st.data())
+def test_few_values_in_many_rows_are_written_as_each_is(kind: str, data: st.DataObject) -> None:
+    """To the letter, as one by one; a column of equal values says the same as its first."""
+    column = data.draw(st.lists(st.sampled_from(FEW[kind]), min_size=2, max_size=30))
+    if column.count(column[0]) == len(column):
+        column = [*column, "another"]
+    columns = {"client": [*range(len(column))], "a": column, "%s": [0.25] * len(column)}
+    rows = zip(*columns.values(), strict=True)
+    assert "".join(lines(columns)) == "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("column", [[float("nan")] * 2, [1.0, float("inf")], [1.0, float("inf")] * 9])
+def test_a_column_with_numbers_that_are_none_is_not_written(column: list[float]) -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        "".join(lines({"client": [*range(len(column))], "a": column}))
+
+
 def test_numbers_that_are_none_are_not_written() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         line({"a": float("nan")})

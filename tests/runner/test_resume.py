@@ -512,7 +512,7 @@ def test_a_stop_without_a_folder_has_nothing_to_go_on_from() -> None:
 FOLLOWS: dict[str, set[str]] = {
     "Simulation": {"_started", "_begun"},  # real times
     "Desk": {"_results", "executor"},  # saved as `results`; has no state of its own
-    "AtWork": {"versions", "held"},  # follow from what was sent
+    "AtWork": {"_jobs", "versions", "held"},  # saved as `sent`; follow from that
     "Core": {"_arrived", "_taking", "_again", "_cancelled"},  # empty between rounds
     "Log": {"told", "models"},  # empty between rounds
     "Simulated": {"_asked", "_answer_bytes"},  # of the dispatch before
@@ -605,9 +605,10 @@ def test_everything_that_changes_is_saved(name: str, tmp_path: Path) -> None:
     other = simulation(described, seed=1)
     other.restore(found.state)
     again = attributes(other)
-    other_form = {("Simulation", "_started"), ("Simulation", "_begun"), ("Desk", "_results")}
+    other_form = {("Simulation", "_started"), ("Simulation", "_begun"), ("Desk", "_results"), ("AtWork", "_jobs")}
     assert {key for key in after if again[key] != after[key]} - other_form == set()
     assert fingerprint(other.world.desk.snapshot()["results"]) == fingerprint(running.world.desk.snapshot()["results"])
+    assert fingerprint(other.core.at_work.snapshot()) == fingerprint(running.core.at_work.snapshot())
     for flight in other.world.flights.by_client.values():  # what was one thing is one thing again
         assert other.world.desk._ready.get(flight.order.job, flight) is flight
         if flight.order.version == other.core.model.version:

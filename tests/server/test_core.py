@@ -15,6 +15,8 @@ from fedkeel.runner.simulation import new_core
 from fedkeel.server import core as core_module
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
+from fedkeel.server.trips import Trips
+from fedkeel.wire.many import Orders
 from tests.helpers import federation
 from tests.helpers.world import TestWorld, Trip, trained
 
@@ -345,6 +347,88 @@ def test_a_world_answers_before_it_tells_of_anything_else() -> None:
     assert kinds(core.on(one)) == ["Collect"]
     with pytest.raises(FedkeelError, match="Arrived before it has answered with Delivered"):
         core.on(two)
+
+
+def together(world: TestWorld, clients: list[int], time: float) -> ev.ArrivedTogether:
+    """Uploads of these clients, of all that were sent something."""
+    orders = [*world.orders.values()]
+    trips = Trips.of([Trip(0.0, 0.5, 1.0 + order.client, 2.0 + order.client) for order in orders])
+    rows = np.array([[order.client for order in orders].index(client) for client in clients])
+    return ev.ArrivedTogether(time, ev.Uploads(Orders.of(orders), trips, [8 + order.client for order in orders]), rows)
+
+
+def one_by_one(world: TestWorld, event: ev.ArrivedTogether) -> list[ev.Command]:
+    """The same in a test's own words."""
+    said: list[ev.Command] = []
+    for row in event.rows.tolist():
+        order = event.uploads.orders[row]
+        trip = Trip(0.0, 0.5, 1.0 + order.client, 2.0 + order.client)
+        arrived = ev.Arrived(2.0 + order.client, order.client, order.job, order.version, 8 + order.client, order, trip)
+        said += world.tell(arrived)
+    return said
+
+
+PARTS = [[[0, 1, 2, 3]], [[3, 1], [0, 2]], [[2], [0, 1], [3]], [[1, 0], [2, 3]]]
+
+
+@pytest.mark.parametrize("settings", [{}, {"sampling": "scheme1"}, {"per_round": 3, "schedule": {"over_select": 0.3}}])
+@pytest.mark.parametrize("parts", PARTS)
+def test_uploads_that_come_together_are_those_that_come_one_by_one(
+    parts: list[list[int]], settings: dict[str, Any]
+) -> None:
+    worlds = [TestWorld(server("fedavg", **settings)) for _ in range(2)]
+    for number in range(2):
+        for world in worlds:
+            world.wake()
+        for clients in parts:
+            there = [client for client in clients if client in worlds[0].core.at_work.sent]
+            there = there[: worlds[0].core.patience]
+            if not there:
+                continue
+            said = [
+                worlds[0].tell(together(worlds[0], there, 2.0 + there[-1])),
+                one_by_one(worlds[1], together(worlds[1], there, 0.0)),
+            ]
+            assert kinds(said[0]) == kinds(said[1])
+        over = [said[-1] for said in (world.said for world in worlds)]
+        one, two = over
+        assert isinstance(one, ev.RoundOver)
+        assert isinstance(two, ev.RoundOver)
+        assert one.round == number + 1
+        assert one.arrivals.columns == two.arrivals.columns
+        assert (one.unfinished, one.train_loss) == (two.unfinished, two.train_loss)
+    cores = [world.core for world in worlds]
+    assert torch.equal(cores[0].model.state.w, cores[1].model.state.w)
+    assert vars(cores[0].ledger) == vars(cores[1].ledger)
+    assert cores[0].gate._come.tolist() == cores[1].gate._come.tolist()
+
+
+def test_what_comes_together_is_refused_one_by_one() -> None:
+    """One of three was given up, and one claims a version that it was not sent."""
+    world = TestWorld(server("fedavg"))
+    world.wake()
+    world.tell(world.lost(1, "crashed"))
+    world.orders[2] = replace(world.orders[2], version=5)
+    assert world.tell(together(world, [0, 1, 2], 4.0)) == []
+    rows = [(row.client, row.reason, row.arrived, row.bytes_up) for row in world.core.log.refused]
+    assert rows == [(1, "old job", 3.0, 9), (2, "from the future", 4.0, 10)]
+    assert world.core.ledger.bytes_up == 9 + 10  # the first one waits for the last
+    over = world.upload(3)[-1]
+    assert isinstance(over, ev.RoundOver)
+    assert over.arrivals.columns["client"] == [0, 3]
+
+
+def test_a_world_tells_of_no_more_uploads_than_the_server_has_patience_for() -> None:
+    world = TestWorld(server("fedavg", per_round=2, schedule={"over_select": 1.0}))
+    world.wake()
+    assert world.core.patience == 2
+    with pytest.raises(FedkeelError, match="tells of 3 uploads together; accepted: at most 2"):
+        world.tell(together(world, [0, 1, 2], 4.0))
+    stream = TestWorld(server({"name": "fedssmu", "ablation": "FA"}))
+    stream.wake()
+    assert stream.core.patience == 1
+    assert kinds(stream.tell(together(stream, [2], 4.0))) == ["Collect"]
+    assert stream.core.model.version == 1
 
 
 def test_weights_that_do_not_come_back_are_not_taken_in() -> None:

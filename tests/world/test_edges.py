@@ -35,7 +35,8 @@ from fedkeel.server.model import GlobalModel
 from fedkeel.wire.orders import Order, Trained
 from fedkeel.world.fleet.profile import Fleet
 from fedkeel.world.fleet.settings import FleetSettings
-from fedkeel.world.flights import Begin, Flight, Flights, Planned
+from fedkeel.world.flights import Begin, Flight, Planned
+from fedkeel.world.inflight import Flights
 from tests.helpers import clock, federation
 from tests.helpers.clock import Instant, Watched, experiment, watch
 from tests.helpers.federation import BATCH, EXECUTORS, LR, SEED, SIZES, N, Vector, normed

@@ -6,6 +6,9 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import chain, repeat
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -36,6 +39,8 @@ class RowFile:
     def add(self, lines: Iterable[str]) -> None:
         """Write lines, each with its end."""
         text = "".join(lines).encode()
+        if not text:
+            return
         self._file.write(text)
         self._file.flush()
         before = self.position
@@ -71,21 +76,40 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def lines(columns: Mapping[str, Sequence[Any]]) -> Iterable[str]:
-    """The same for many rows, column by column, and what is the same in all of them once: ten times as fast."""
+    """The same for many rows, in pieces, column by column: what is the same in all rows is put into words once."""
     count = len(columns["client"])
     if not count:
         return []
-    fields, different = [], []
+    pieces: list[Iterable[str]] = []
+    text = "{"
     for name, column in columns.items():
-        same = column.count(column[0]) == count
-        fields.append(f"{_encode(name)}: {_encode(column[0]).replace('%', '%%') if same else '%s'}")
-        if not same:
-            different.append(_texts(column))
-    template = "{" + ", ".join(fields) + "}\n"
-    return map(template.__mod__, zip(*different, strict=True)) if different else [template % ()] * count
+        text += _key(name)
+        if column.count(column[0]) == count:
+            text += _text(column[0])
+        else:
+            pieces += [repeat(text, count), _texts(column)]
+            text = ""
+        text += ", "
+    pieces.append(repeat(text.removesuffix(", ") + "}\n", count))
+    return chain.from_iterable(zip(*pieces, strict=True))
+
+
+@cache
+def _key(name: str) -> str:
+    return f"{_encode(name)}: "
+
+
+def _text(value: Any) -> str:
+    """One value; what JSON says of plain numbers, Python says faster."""
+    return repr(value) if type(value) is int or (type(value) is float and isfinite(value)) else _encode(value)
 
 
 def _texts(column: Sequence[Any]) -> list[str]:
-    if any(isinstance(value, list | dict) for value in column):
+    kinds = {*map(type, column)}
+    if kinds & {list, dict}:
         return [_encode(value) for value in column]
-    return _encode(column)[1:-1].split(", ")
+    different = [*{*column}]
+    if len(kinds) > 1 or 2 * len(different) > len(column) or 0 in different:  # -0.0 equals 0.0, and 1.0 equals 1
+        return _encode(column)[1:-1].split(", ")
+    known = dict(zip(different, _encode(different)[1:-1].split(", "), strict=True))
+    return [*map(known.__getitem__, column)]

@@ -207,30 +207,31 @@ class Arrivals(Sequence[Arrival]):
 
     def __init__(self, **columns: list[Any]) -> None:
         """Columns by the names of `Arrival`'s fields, all of them that have no default, or none at all."""
-        columns = columns or {name: [] for name in _required(Arrival)}
-        if (
-            not _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
-            or len({*map(len, columns.values())}) > 1
+        self.columns = columns or {name: [] for name in _required(Arrival)}
+        if columns and not (
+            _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
+            and len({*map(len, columns.values())}) == 1
         ):
             wrong = _required(Arrival) - columns.keys() | columns.keys() - _accepted(Arrival).keys()
             raise TypeError(f"arrivals with columns of unequal lengths, or unknown or missing ones: {sorted(wrong)}")
-        self.columns = columns
 
     def extend(self, others: Arrivals) -> None:
         """Add rows that have the same columns."""
         if not self:
-            self.columns = {name: [] for name in others.columns}
+            self.columns = {name: [*column] for name, column in others.columns.items()}
+            return
         for name, column in self.columns.items():
             column.extend(others.columns[name])
 
     @property
     def plain(self) -> dict[str, list[Any]]:
         """The columns as they are written, in order: without those that say the same as their default."""
-        ordered = ((field, self.columns.get(field.name)) for field in fields(Arrival))
+        defaults = _defaults(Arrival)
         return {
-            field.name: column
-            for field, column in ordered
-            if column is not None and (field.default is MISSING or any(value != field.default for value in column))
+            name: self.columns[name]
+            for name in _accepted(Arrival)
+            if name in self.columns
+            and (name not in defaults or any(value != defaults[name] for value in self.columns[name]))
         }
 
     def __len__(self) -> int:
@@ -275,6 +276,12 @@ class RoundEnd:
 def _required(kind: Any) -> frozenset[str]:
     """The fields without a default."""
     return frozenset(field.name for field in fields(kind) if field.default is MISSING)
+
+
+@cache
+def _defaults(kind: Any) -> Mapping[str, Any]:
+    """What the other fields say unless told otherwise."""
+    return {field.name: field.default for field in fields(kind) if field.default is not MISSING}
 
 
 @cache

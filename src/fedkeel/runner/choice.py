@@ -22,7 +22,7 @@ from fedkeel.record.machine import INSTRUCTION_SET
 from fedkeel.runner.remembered import place, recall, remember
 from fedkeel.runner.simulation import first_kept, new_core
 from fedkeel.server import events as ev
-from fedkeel.wire.orders import Order
+from fedkeel.wire.orders import Order, Same
 from fedkeel.world.desk import Desk
 
 PATIENCE = 50
@@ -86,10 +86,9 @@ def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, 
         while True:
             command = core.on(event)[0]
             assert isinstance(command, ev.Survey | ev.Send)
-            for order in command.orders:
-                order.kept = first
+            orders = command.orders.but(kept=Same(first, len(command.orders)))
             if isinstance(command, ev.Send):
-                return command.orders
+                return orders
             if not asked % PATIENCE:
-                event = ev.Answered(0.0, desk.ask(command.orders, command.told, rule, 1))
+                event = ev.Answered(0.0, desk.ask(orders, command.told, rule, 1))
             asked += 1

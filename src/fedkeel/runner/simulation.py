@@ -130,7 +130,8 @@ class Simulation(Stateful):
     def _end_round(self, told: ev.RoundOver) -> RoundEnd:
         seconds = perf_counter() - self._begun
         self.seconds += seconds
-        self.round_seconds = [*self.round_seconds[1 - _ROUNDS :], seconds]
+        self.round_seconds.append(seconds)
+        del self.round_seconds[:-_ROUNDS]
         end = RoundEnd(
             round=told.round,
             virtual_seconds=told.virtual_seconds,
@@ -229,6 +230,7 @@ class Simulation(Stateful):
 
     def rest(self) -> Rest:
         """What came after the last round; jobs that are still on their way are given up, so ask once."""
+        self.world.flights.separate()
         core, flights = self.core, self.world.flights.by_client
         by_job = sorted(core.at_work.sent.values(), key=lambda sent: sent.order.job)
         core.leave([(sent, flights[sent.order.client]) for sent in by_job])

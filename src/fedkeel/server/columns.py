@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from fedkeel.record.rows import Arrivals
 from fedkeel.server.clients import Landed
-from fedkeel.wire.orders import Trained
+from fedkeel.server.trips import Trips
+from fedkeel.wire.orders import Order, Trained
 
 
 def arrivals(
-    landed: Sequence[Landed],
+    landed: Landed,
     samples: NDArray[np.int64],
     upload: Trained,
     weights: Sequence[float | None],
@@ -23,37 +25,36 @@ def arrivals(
     **more: list[Any],
 ) -> Arrivals:
     """Updates that were taken in; `version` is that of the model which they met, `more` are further columns."""
-    orders, trips = [each.order for each in landed], [each.trip for each in landed]
-    epochs = [order.epochs for order in orders]
+    orders, trips = landed.orders, landed.trips
+    epochs, versions = orders.numbers("epochs"), orders.numbers("version")
     return Arrivals(
-        client=[order.client for order in orders],
-        round=[order.round for order in orders],
-        start_version=[order.version for order in orders],
-        staleness=[version - order.version for order in orders],
+        client=orders.numbers("client"),
+        round=orders.numbers("round"),
+        start_version=versions,
+        staleness=[version - each for each in versions],
         epochs=epochs,
         steps=upload.steps.tolist(),
-        samples=samples[[order.client for order in orders]].tolist(),
+        samples=samples[orders.client].tolist(),
         learning_rates=readable(upload.lr, epochs),
         weight=[*weights],
         train_loss=upload.loss.tolist(),
-        bytes_up=[each.event.nbytes + each.sent.bytes_up for each in landed],
-        bytes_down=[each.sent.bytes_down for each in landed],
-        dispatched=[trip.dispatched for trip in trips],
-        began=[trip.began for trip in trips],
-        finished=[trip.finished for trip in trips],
-        arrived=[trip.arrives for trip in trips],
+        bytes_up=[*map(add, landed.nbytes, landed.bytes_up)],
+        bytes_down=landed.bytes_down,
+        dispatched=trips.dispatched,
+        began=trips.began,
+        finished=trips.finished,
+        arrived=trips.arrives,
         **more,
     )
 
 
-def merging(landed: Landed) -> dict[str, list[Any]]:
+def merging(order: Order, trips: Trips) -> dict[str, list[Any]]:
     """What one has that may have got a fresh model."""
-    order, trip = landed.order, landed.trip
     return {
-        "slot": [order.slot if trip.merged is not None else None],
+        "slot": [order.slot if trips.merged[0] is not None else None],
         "fresh_version": [None if order.fresh is None else order.fresh.version],
-        "asked": [trip.asked],
-        "merged": [trip.merged],
+        "asked": trips.asked,
+        "merged": trips.merged,
     }
 
 
@@ -66,11 +67,18 @@ def patch(weights: list[float | None], earlier: Sequence[float]) -> None:
 
 def readable(lr: Tensor, epochs: Sequence[int]) -> list[list[float]]:
     """Rates as they were written: 0.05, not 0.05000000074505806."""
+    rates = lr.cpu().numpy()
+    if epochs.count(epochs[0]) == len(epochs) and rates.tobytes() == rates[0].tobytes() * len(rates):
+        return [_written(rates[0, : epochs[0]])] * len(rates)  # the same for all
     known: dict[tuple[bytes, int], list[float]] = {}
     rows = []
-    for row, count in zip(lr.cpu().numpy(), epochs, strict=True):
+    for row, count in zip(rates, epochs, strict=True):
         key = row.tobytes(), count
         if key not in known:
-            known[key] = [float(str(rate)) for rate in row[:count]]
+            known[key] = _written(row[:count])
         rows.append(known[key])
     return rows
+
+
+def _written(rates: NDArray[Any]) -> list[float]:
+    return [float(str(rate)) for rate in rates]

@@ -12,16 +12,18 @@ from fedkeel.errors import FedkeelError
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import View
 from fedkeel.server import events as ev
-from fedkeel.server.clients import AtWork, Landed, Sent
-from fedkeel.server.columns import arrivals, merging, patch
-from fedkeel.server.gate import Gate, Refusal
+from fedkeel.server.books import Books
+from fedkeel.server.clients import AtWork, Dispatch, Landed, Many, Sent, Single
+from fedkeel.server.columns import merging, patch
+from fedkeel.server.gate import Gate
 from fedkeel.server.ledger import Ledger
 from fedkeel.server.log import Log, divergence
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.paces import Pace
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.trips import Trip
 from fedkeel.server.waves import Drawing, JobSettings, Wave, Waves
-from fedkeel.wire.orders import Order, Trained, assembled
+from fedkeel.wire.orders import Trained, assembled
 from fedkeel.wire.sizes import Sizes
 
 STARVED = 1000
@@ -51,6 +53,7 @@ class Core(Stateful):
         self.waves = Waves(settings, pace.wanted, model, sizes, samples, draw)
         self.ledger = Ledger()
         self.log = Log()
+        self._books = Books(self.ledger, self.log, samples, settings.keep_models)
         self.at_work = AtWork()
         self.round = 1
         """The one that is going on."""
@@ -60,9 +63,11 @@ class Core(Stateful):
         self._tested = False
         """Whether the model as it is after the last round was tested."""
         self._now = 0.0
-        self._arrived: list[Landed] = []
-        """Of this round: whose uploads are taken in, or wait for that."""
-        self._taking: list[Landed] = []
+        self._arrived: list[Single | Many] = []
+        """Of this round: whose uploads wait for being taken in."""
+        self._count = 0
+        """How many uploads of this round are there: they wait, or are taken in."""
+        self._taking: Landed | None = None
         """Whose content was asked for."""
         self._again = self._cancelled = False
         self._handlers: dict[type, Callable[[Any], list[ev.Command]]] = {
@@ -70,6 +75,7 @@ class Core(Stateful):
             ev.Answered: lambda event: self._dispatch(self.waves.go_on(event.answers)),
             ev.Asked: self._ask,
             ev.Arrived: self._arrive,
+            ev.ArrivedTogether: self._arrive_together,
             ev.Delivered: self._take,
             ev.Lost: self._lose,
             ev.TimeUp: self._time_up,
@@ -90,7 +96,12 @@ class Core(Stateful):
     @property
     def ahead(self) -> int:
         """How many more uploads will be taken in behind the next one, as far as is known."""
-        return self.pace.ahead(len(self._arrived))
+        return self.pace.ahead(self._count)
+
+    @property
+    def patience(self) -> int:
+        """How many uploads a world may tell of by one event."""
+        return self.pace.patience(self._count)
 
     # Dispatches.
 
@@ -100,7 +111,7 @@ class Core(Stateful):
         if due:
             if free is None and self.at_work:
                 free = np.ones(len(self._samples), dtype=np.bool_)
-                free[[*self.at_work.sent]] = False
+                free[self.at_work.clients] = False
             clients, draws = self.waves.draw(due, free)
             if len(clients):
                 return self._dispatch(self.waves.begin(clients, draws, due, self.round, self.ledger.updates))
@@ -113,10 +124,9 @@ class Core(Stateful):
         if isinstance(step, ev.Survey):
             return [step]
         orders, down = step.orders, step.down
-        draws = [None] * len(orders) if step.draws is None else step.draws.tolist()
         self.ledger.bytes_down += int(down.sum())
         self.ledger.bytes_up += int(step.up.sum())
-        self.at_work.begin(map(Sent, orders, draws, down.tolist(), step.up.tolist()))
+        self.at_work.begin(Dispatch(orders, step.draws, down.copy(), step.up))
         after = self.pace.after_dispatch(len(orders), step.due, len(self.at_work))
         return [ev.Send(orders, down, step.uploads, self._settings.within), *after]
 
@@ -127,86 +137,97 @@ class Core(Stateful):
         sent, model = self.at_work.find(event.client, event.job), self.model
         if sent is None or model.version <= sent.order.version:
             return [ev.Answer(event.client)]
-        sent.bytes_down += self._sizes.down
+        self.at_work.charge(event.client, self._sizes.down)
         self.ledger.bytes_down += self._sizes.down
         return [ev.Answer(event.client, Fresh(model.state.w, model.buffers, model.version), self._sizes.down)]
 
     def _arrive(self, event: ev.Arrived) -> list[ev.Command]:
         """An upload waits for the others, is collected at once, or is refused."""
-        out = self.at_work.sent.get(event.client)
-        expected = None if out is None else out.order
+        jobs, row = self.at_work.get(event.client) or (None, 0)
+        expected = None if jobs is None else jobs.claim(row)
         refusal = self.gate.claim(event.client, event.job, event.version, expected, self.model.version)
-        order = event.order or (expected if refusal is None else None)
-        sent = None if order is None else self.at_work.end(event.client, order.job)
+        order = event.order or (None if jobs is None or refusal is not None else jobs.orders[row])
+        over = order is not None and expected is not None and order.job == expected.job
+        if over:
+            self.at_work.end(event.client)
         if refusal is None and order is not None and event.upload is not None:
             refusal = self.gate.judge([order], event.upload, altered=True)[0]
         if refusal is not None:
-            self._turn_away(event, sent, refusal)
-            return [] if sent is None else self._turn_to_next()
-        assert sent is not None
+            self._books.turn_away(event, jobs.sent(row) if over and jobs is not None else None, refusal, self._now)
+            return self._turn_to_next() if over else []
+        assert jobs is not None
         assert order is not None
         assert event.trip is not None
-        landed = Landed(event, sent, order, event.trip)
+        return self._land(Single(event, jobs, row, order, event.trip), 1)
+
+    def _arrive_together(self, event: ev.ArrivedTogether) -> list[ev.Command]:
+        """The same for many uploads; one by one, if the gate does not accept them all."""
+        orders, rows, patience = event.uploads.orders, event.rows, self.patience
+        if len(rows) > patience:
+            raise FedkeelError(f"the world tells of {len(rows)} uploads together; accepted: at most {patience}")
+        clients = orders.client[rows]
+        jobs, sent = self.at_work.expected(clients.tolist())
+        claimed = orders.job[rows], orders.version[rows]
+        if jobs is None or not self.gate.claims(clients, claimed, jobs.claims(sent), self.model.version):
+            commands = []
+            for single in event.one_by_one():
+                self._now = single.time
+                commands += self._arrive(single)
+            return commands
+        self.at_work.end(*clients.tolist())
+        return self._land(Many(event, jobs, sent), len(rows))
+
+    def _land(self, landed: Single | Many, count: int) -> list[ev.Command]:
+        """Uploads wait for the others, or are collected at once."""
         if self.pace.at_once:
-            return self._collect([landed])
+            return self._collect(Landed.of([landed]))
         self._arrived.append(landed)
+        self._count += count
         return self._after()
 
-    def _turn_away(self, event: ev.Arrived, sent: Sent | None, refusal: Refusal) -> None:
-        """The device has trained and sent something, in vain."""
-        self.ledger.bytes_up += event.nbytes
-        order = event.order or (sent.order if sent else None)
-        self.ledger.samples += event.work if order is None else self._work(order)
-        self.ledger.turn_away(refusal.reason)
-        self.log.refuse(event, refusal, sent, self._now)
-
     def _lose(self, event: ev.Lost) -> list[ev.Command]:
-        sent = self.at_work.end(event.client, event.job)
+        sent = self.at_work.find(event.client, event.job)
         if sent is None:  # it was over before
             return []
-        self.ledger.bytes_up += event.nbytes
-        self.ledger.samples += event.work
-        self.ledger.lost += 1
-        sent.bytes_up += event.nbytes
-        self.log.write_off(sent, event.why, event.trip, self._now)
+        self.at_work.end(event.client)
+        self._books.lose(event, sent)
         return self._turn_to_next()
 
     def _after(self) -> list[ev.Command]:
         """What comes after a job's end: the round's end, or somebody else's turn."""
-        enough = len(self._arrived) >= self.pace.wanted
+        enough = self._count >= self.pace.wanted
         if not self.pace.in_rounds:
             return [*self.pace.after_job(), *(self._end_round() if enough else [])]
         if len(self.at_work):
             cancel = enough and not self._cancelled
             self._cancelled = enough
-            return [ev.Cancel([*self.at_work.sent], ev.NOT_NEEDED)] if cancel else []
-        if self.pace.at_once or not self._arrived:
-            return self._end_round()
-        return self._collect(sorted(self._arrived, key=lambda landed: landed.order.job))
+            return [ev.Cancel(self.at_work.clients, ev.NOT_NEEDED)] if cancel else []
+        return self._collect(Landed.of(self._arrived)) if self._arrived else self._end_round()
 
     # Uploads.
 
-    def _collect(self, landed: list[Landed], again: bool = False) -> list[ev.Command]:
+    def _collect(self, landed: Landed, again: bool = False) -> list[ev.Command]:
         """Get what is in the uploads that are to be taken in now."""
         self._taking, self._again = landed, again
-        here = [each.event.upload for each in landed if each.event.upload is not None]
-        if len(here) == len(landed):
-            return self._take(ev.Delivered(self._now, assembled(here)))
-        return [ev.Collect([each.order for each in landed], again)]
+        if len(landed.uploads) == len(landed):
+            return self._take(ev.Delivered(self._now, assembled(landed.uploads)))
+        return [ev.Collect(landed.orders, again)]
 
     def _take(self, event: ev.Delivered) -> list[ev.Command]:
         """Take uploads in: one at once, or those of a round together."""
-        landed, upload, self._taking = self._taking, event.upload, []
-        refused = [] if self._again else self._turned_away(landed, upload)
+        landed, upload, self._taking = self._taking, event.upload, None
+        assert landed is not None
+        refused = set() if self._again else self._turned_away(landed, upload)
         if self.pace.at_once:
-            return self._receive(landed[0], upload) if not refused else self._turn_to_next()
+            return self._receive(landed, upload) if not refused else self._turn_to_next()
         if refused:
             rows = [row for row in range(len(landed)) if row not in refused]
-            landed = self._arrived = [landed[row] for row in rows]
-            if landed and upload.sums:  # over all clients: without those that were refused, they are others
+            landed = landed.pick(np.array(rows, dtype=np.int64))
+            self._count = len(rows)
+            if rows and upload.sums:  # over all clients: without those that were refused, they are others
                 return self._collect(landed, again=True)
             upload = upload.pick(rows)
-        if landed:
+        if len(landed):
             self._aggregate(landed, upload)
         return self._end_round()
 
@@ -216,17 +237,19 @@ class Core(Stateful):
             self._waited_in_vain(max(STARVED, 10 * len(self._samples)))
         return self._after()
 
-    def _turned_away(self, landed: Sequence[Landed], upload: Trained) -> set[int]:
+    def _turned_away(self, landed: Landed, upload: Trained) -> set[int]:
         """The rows that the gate refuses."""
-        refusals = self.gate.judge([each.order for each in landed], upload)
-        for each, refusal in zip(landed, refusals, strict=True):
-            if refusal is not None:
-                self._turn_away(each.event, each.sent, refusal)
-        return {row for row, refusal in enumerate(refusals) if refusal is not None}
+        refusals = self.gate.judge(landed.orders, upload)
+        if refusals.count(None) == len(refusals):
+            return set()
+        refused = {row: refusal for row, refusal in enumerate(refusals) if refusal is not None}
+        for row, refusal in refused.items():
+            self._books.turn_away(landed.event(row), landed.sent(row), refusal, self._now)
+        return {*refused}
 
     def _receive(self, landed: Landed, upload: Trained) -> list[ev.Command]:
         """Take in one update at once."""
-        order, trip, version = landed.order, landed.trip, self.model.version
+        order, trips, version = landed.orders[0], landed.trips, self.model.version
         view = View(
             time=self._now,
             version=version,
@@ -234,45 +257,30 @@ class Core(Stateful):
             client=order.client,
             start_version=order.version,
             fresh_version=None if order.fresh is None else order.fresh.version,
-            seconds=self._now - trip.dispatched,
+            seconds=self._now - trips.dispatched[0],
             busy=self.at_work.versions,
             held=self.at_work.held,
         )
         receipt = self.model.receive(landed, upload, view)
         self.ledger.refused += not receipt.accepted
-        self._count([landed])
-        said = upload.messages if trip.merged is not None else {}
+        said = upload.messages if trips.merged[0] is not None else {}
         recorded = {name: float(said[name][0]) for name in self.model.client_rule.recorded if name in said}
-        more = merging(landed) | {"accepted": [receipt.accepted], "notes": [{**recorded, **receipt.notes} or None]}
-        self.log.told.extend(arrivals([landed], self._samples, upload, [receipt.weight], version, **more))
+        more = merging(order, trips) | {
+            "accepted": [receipt.accepted],
+            "notes": [{**recorded, **receipt.notes} or None],
+        }
+        self._books.take_in(landed, upload, [receipt.weight], version, more)
         if receipt.earlier:
             patch(self.log.told.columns["weight"], receipt.earlier)
-        self._keep(upload)
-        self._arrived.append(landed)
+        self._count += 1
         self._in_vain = 0
         interrupt = [ev.Interrupt(receipt.interrupt)] if receipt.interrupt else []
         return [*interrupt, *self._after()]
 
-    def _aggregate(self, landed: Sequence[Landed], upload: Trained) -> None:
+    def _aggregate(self, landed: Landed, upload: Trained) -> None:
         """The new model from what has come of a round with a barrier."""
         version = self.model.version
-        weights = self.model.aggregate(landed, upload)
-        self._count(landed)
-        self.log.told.extend(arrivals(landed, self._samples, upload, weights, version))
-        self._keep(upload)
-
-    def _count(self, landed: Sequence[Landed]) -> None:
-        self.ledger.bytes_up += sum(each.event.nbytes for each in landed)
-        self.ledger.updates += len(landed)
-        self.ledger.samples += sum(self._work(each.order) for each in landed)
-
-    def _keep(self, upload: Trained) -> None:
-        if self._settings.keep_models:
-            self.log.models += zip(upload.w, upload.buffers, strict=True)
-
-    def _work(self, order: Order) -> int:
-        """Samples times epochs."""
-        return int(self._samples[order.client]) * order.epochs
+        self._books.take_in(landed, upload, self.model.aggregate(landed, upload), version, {})
 
     # Rounds.
 
@@ -288,11 +296,11 @@ class Core(Stateful):
                 self.round, "the global model holds numbers that are infinite or none", log.told, settings.lr
             )
         over = log.end_round(self.round, self._now, self.model.report(), self._tested)
-        if self._arrived:
+        if self._count:
             self._in_vain = 0
         elif not final and self.pace.in_rounds:
             self._waited_in_vain(STARVED)
-        self._arrived, self._cancelled = [], False
+        self._arrived, self._count, self._cancelled = [], 0, False
         self.over = self.over or self.round >= settings.rounds
         self.round += 1
         wake = [ev.WakeMe(ev.When.NOW)] if self.pace.in_rounds and not self.over else []
@@ -301,16 +309,15 @@ class Core(Stateful):
     def _time_up(self, event: ev.TimeUp) -> list[ev.Command]:
         """The model of this moment, if it was not told yet; a round with a barrier that is not over is dropped."""
         if not self.pace.at_once:
-            self.leave([(each.sent, each.trip) for each in self._arrived])
-            self._arrived = []
+            jobs = Landed.of(self._arrived).one_by_one() if self._arrived else []
+            self.leave(sorted(jobs, key=lambda job: (job[1].arrives, job[0].order.client)))
+            self._arrived, self._count = [], 0
         self.over = True
-        return self._end_round(final=True) if self.model.close() or self._arrived or not self._tested else []
+        return self._end_round(final=True) if self.model.close() or self._count or not self._tested else []
 
-    def leave(self, jobs: Sequence[tuple[Sent, ev.Trip]]) -> None:
+    def leave(self, jobs: Sequence[tuple[Sent, Trip]]) -> None:
         """Nobody will take these in any more."""
-        self.ledger.left += len(jobs)
-        for sent, trip in jobs:
-            self.log.write_off(sent, "in flight", trip, self._now)
+        self._books.leave(jobs, self._now)
 
     def _waited_in_vain(self, limit: int) -> None:
         self._in_vain += 1

@@ -3,6 +3,8 @@
 A world carries commands out and yields events: the simulated one, real machines, or a few dozen lines in a test. Every
 event has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`, `Cancel` and
 `Collect` before it tells of anything else. What it tells of a job that is over, or of a run that is, changes nothing.
+
+Orders come as `Orders`: one object for all jobs of a dispatch. A world may tell of many uploads by one event, too.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,29 +22,12 @@ from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
 from fedkeel.record.rows import Arrivals, Refused, Unfinished
+from fedkeel.server.trips import Trip, Trips
+from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Order, Trained
 
 TOO_LATE, NOT_NEEDED = "too late", "not needed"
 """Why a job was given up, of the reasons that a server gives."""
-
-
-class Trip(Protocol):
-    """When a job did what, in the world's seconds."""
-
-    dispatched: float
-    began: float
-    """Training, when the model was there."""
-    finished: float
-    """Training, when the upload began."""
-    asked: float | None
-    """When it asked for a fresh model and got one."""
-    merged: float | None
-    """When it went on with that."""
-
-    @property
-    def arrives(self) -> float:
-        """When the upload is there."""
-        ...
 
 
 # Events.
@@ -97,6 +82,36 @@ class Arrived:
     """Samples times epochs of training behind an upload that nobody waits for."""
 
 
+@dataclass(slots=True)
+class Uploads:
+    """Headers of uploads, in columns [m], each of which is what the server expects of its client."""
+
+    orders: Orders
+    """Jobs of one dispatch, as they were done."""
+    trips: Trips
+    nbytes: list[int]
+
+
+@dataclass(slots=True)
+class ArrivedTogether:
+    """Some uploads came one after the other, and nothing else happened since the first of them.
+
+    There are no more than `Core.patience`: behind so many the server may have something to say.
+    """
+
+    time: float
+    """Of the last one."""
+    uploads: Uploads
+    rows: NDArray[np.int64]
+    """Which of these came, in the order in which they did."""
+
+    def one_by_one(self) -> list[Arrived]:
+        """The same as single events."""
+        orders, trips, nbytes = self.uploads.orders, self.uploads.trips, self.uploads.nbytes
+        some = ((orders[row], trips[row], nbytes[row]) for row in self.rows.tolist())
+        return [Arrived(trip.arrives, o.client, o.job, o.version, size, o, trip) for o, trip, size in some]
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """What the server collected."""
@@ -128,7 +143,7 @@ class TimeUp:
     time: float
 
 
-Event = Wake | Answered | Asked | Arrived | Delivered | Lost | TimeUp
+Event = Wake | Answered | Asked | Arrived | ArrivedTogether | Delivered | Lost | TimeUp
 
 
 # Commands.
@@ -158,7 +173,7 @@ class WakeMe:
 class Survey:
     """Ask clients something before they train; answered with `Answered`, for all of them."""
 
-    orders: Sequence[Order]
+    orders: Orders
     told: Sequence[Message]
     """What each is told."""
     nbytes: NDArray[np.int64]
@@ -169,7 +184,7 @@ class Survey:
 class Send:
     """Give jobs to clients. A world fills in what only the client knows: what it keeps, the epochs it gets done."""
 
-    orders: Sequence[Order]
+    orders: Orders
     down: NDArray[np.int64]
     """[m], bytes to each client, those of surveys before included."""
     up: NDArray[np.int64]
@@ -206,7 +221,7 @@ class Cancel:
 class Collect:
     """Hand over what these jobs came to, as one upload; answered with `Delivered`."""
 
-    orders: Sequence[Order]
+    orders: Orders
     again: bool = False
     """Whether it was collected before with others, and the sums over clients are wanted without those."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedkeel.params import Layout, Part
 from fedkeel.server.settings import GateSettings
 from fedkeel.server.stateful import Stateful
+from fedkeel.wire.many import Numbers, Orders
 from fedkeel.wire.orders import Order, Trained, divergence
 
 
@@ -22,6 +24,17 @@ class Refusal:
 
     reason: str
     detail: str
+
+
+class Claim(NamedTuple):
+    """What an upload says of itself."""
+
+    job: int
+    version: int
+
+
+Claims = tuple[Numbers, Numbers]
+"""Of uploads: (their jobs [m], the versions [m] that those began with)."""
 
 
 class Gate(Stateful):
@@ -45,7 +58,7 @@ class Gate(Stateful):
         """The largest norm of an update, if that is bounded."""
         return self._settings.max_norm
 
-    def claim(self, client: int, job: int, version: int, expected: Order | None, newest: int) -> Refusal | None:
+    def claim(self, client: int, job: int, version: int, expected: Claim | Order | None, newest: int) -> Refusal | None:
         """Whether an upload is what the server waits for.
 
         It claims to be `client`'s job of that number, begun with that version of the model; the server waits for the
@@ -63,20 +76,31 @@ class Gate(Stateful):
         waits = "none is expected" if expected is None else f"job {expected.job} is expected"
         return Refusal("old job", f"job {job} is over, {waits}")
 
+    def claims(self, clients: Numbers, claimed: Claims, expected: Claims, newest: int) -> bool:
+        """The same for many uploads: whether all of them are what the server waits for; if not, nothing is noted."""
+        (jobs, versions), (right_jobs, right_versions) = claimed, expected
+        right = (jobs == right_jobs) & (versions == right_versions) & (versions <= newest)
+        if not right.all():
+            return False
+        self._come[clients] = jobs
+        return True
+
     def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
         """For each upload, why its content is not acceptable, if there is a reason.
 
         A client whose own training diverged stops the run, unless the settings say otherwise. Weights are known to be
         finite where they were trained, so they are looked at again only if they were `altered` on the way.
         """
-        count, size, start = len(orders), self._layout.size, orders[0].start
+        orders = Orders.of(orders)
+        count, size, start = len(orders), self._layout.size, orders.start[0]
         if trained.w.shape != (count, size):
             return [Refusal("wrong shape", f"weights {[*trained.w.shape[1:]]}, accepted: [{size}]")] * count
         if trained.w.dtype != start.dtype:
             return [Refusal("wrong dtype", f"weights of {trained.w.dtype}, accepted: {start.dtype}")] * count
         refusals: list[Refusal | None] = [None] * count
-        for row, sound in enumerate(trained.sound(self._settings.max_loss)):
-            if not sound:
+        sound = trained.sound(self._settings.max_loss)
+        for row in () if all(sound) else range(count):
+            if not sound[row]:
                 refusals[row] = self._diverged(orders[row], trained, row)
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered or self._altered else [])]
         for each in sent:
@@ -91,13 +115,13 @@ class Gate(Stateful):
             raise divergence(order, trained, row)
         return Refusal("diverged", f"loss {float(trained.loss[row]):g} at learning rate {float(trained.lr[row, 0]):g}")
 
-    def _bound(self, orders: Sequence[Order], trained: Trained, refusals: list[Refusal | None]) -> None:
+    def _bound(self, orders: Orders, trained: Trained, refusals: list[Refusal | None]) -> None:
         lowest, highest = self._settings.min_norm, self._settings.max_norm
         if lowest is None and highest is None:
             return
         slack = 2.0**-7 if self._altered else 0.0  # updates that were clipped may be rounded after that, to eight bits
-        for row, order in enumerate(orders):
-            norm = float(self.norm(trained.w[row] - order.start))
+        for row, start in enumerate(orders.start):
+            norm = float(self.norm(trained.w[row] - start))
             if refusals[row] is None and highest is not None and norm > highest * (1 + slack):
                 refusals[row] = Refusal("norm", f"{norm:g}, accepted: at most {highest:g}")
             if refusals[row] is None and lowest is not None and norm < lowest:

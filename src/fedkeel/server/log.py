@@ -11,9 +11,10 @@ from torch import Tensor
 from fedkeel.errors import DivergenceError
 from fedkeel.record.rows import Arrivals, Refused, Unfinished
 from fedkeel.server.clients import Sent
-from fedkeel.server.events import Arrived, RoundOver, Trip
+from fedkeel.server.events import Arrived, RoundOver
 from fedkeel.server.gate import Refusal
 from fedkeel.server.stateful import Stateful
+from fedkeel.server.trips import Trip
 
 
 class Log(Stateful):
@@ -66,8 +67,8 @@ class Log(Stateful):
     def end_round(self, round: int, now: float, report: Mapping[str, Any], evaluate: bool) -> RoundOver:
         """All of it, and begin anew."""
         told, columns = self.told, self.told.columns
-        seen = np.array(columns["samples"], dtype=np.int64) * np.array(columns["epochs"], dtype=np.int64)
-        train_loss = float(np.average(columns["train_loss"], weights=seen)) if told else None
+        seen = np.array(columns["samples"], dtype=np.float64) * np.array(columns["epochs"], dtype=np.float64)
+        train_loss = float((np.array(columns["train_loss"]) * seen).sum() / seen.sum()) if told else None
         over = RoundOver(round, now, train_loss, told, self.unfinished, self.refused, report, self.models, evaluate)
         self.__init__(round + 1)  # type: ignore[misc]
         return over

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,9 @@ class GlobalModel(Stateful):
     def finite(self) -> bool:
         """Whether all weights are."""
         w = self.state.w
-        return bool(w.sum().isfinite()) or bool(w.isfinite().all())
+        return isfinite(w.sum()) or bool(w.isfinite().all())
 
-    def aggregate(self, landed: Sequence[Landed], trained: Trained) -> list[float]:
+    def aggregate(self, landed: Landed, trained: Trained) -> list[float]:
         """The next version from what came of a round with a barrier; returns each update's weight."""
         updates = self._updates(landed, trained)
         before = self.state.w
@@ -85,7 +85,7 @@ class GlobalModel(Stateful):
     def receive(self, landed: Landed, trained: Trained, view: View) -> Receipt:
         """Take in one update."""
         before = self.state.w
-        updates = self._updates([landed], trained)
+        updates = self._updates(landed, trained)
         with left_alone(self.rule, "receive", self._given(updates)):
             made = self.rule.receive(self.state, updates, view)
         check_receive(self.rule, made, before)
@@ -132,27 +132,24 @@ class GlobalModel(Stateful):
         if self._frozen is not None:
             self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
 
-    def _updates(self, landed: Sequence[Landed], trained: Trained) -> Updates:
-        orders = [each.order for each in landed]
-        device = trained.w.device
-        fresh = stacked_fresh(orders, device)
-        start = stacked([order.start for order in orders], device)
-        draws = [each.sent.draws for each in landed]
-        samples = self._samples[[order.client for order in orders]]
+    def _updates(self, landed: Landed, trained: Trained) -> Updates:
+        orders, device = landed.orders, trained.w.device
+        fresh = None if orders.all_have("fresh", None) else stacked_fresh(orders, device)
+        start = stacked(orders.start, device)
         return Updates(
             w=trained.w if self._sent is None else torch.where(self._sent, trained.w, start),
             start=start,
-            samples=torch.from_numpy(samples[:, None]).to(device),
-            epochs=torch.tensor([order.epochs for order in orders])[:, None],
+            samples=torch.from_numpy(self._samples[orders.client][:, None]).to(device),
+            epochs=torch.from_numpy(orders.epochs[:, None].copy()),
             steps=trained.steps[:, None].to(device),
             lr=trained.lr,
             messages=trained.messages,
             layout=self.layout,
             sums=trained.sums,
             asked=self._epochs,
-            draws=None if None in draws else torch.tensor(draws, device=device),
+            draws=None if landed.draws is None else torch.tensor(landed.draws, device=device),
             momentum=self._momentum,
             pull=self.client_rule.pull,
-            slot=torch.tensor([order.slot for order in orders])[:, None] if fresh is not None else None,
+            slot=torch.from_numpy(orders.slot[:, None].copy()) if fresh is not None else None,
             fresh=fresh,
         )

@@ -32,6 +32,10 @@ class Pace:
         """How many more uploads will be taken in behind the next one, as far as is known: wherever the run will end."""
         return MOST_TOGETHER
 
+    def patience(self, arrived: int) -> int:
+        """How many uploads may come before the server does something about them, when so many of a round are there."""
+        return 1
+
     def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
         """When to dispatch again, after so many were, of so many that were due; `busy` are at work now."""
         raise NotImplementedError
@@ -58,6 +62,10 @@ class Barrier(Pace):
     def ahead(self, arrived: int) -> int:
         """None: a round is taken in as a whole."""
         return 0
+
+    def patience(self, arrived: int) -> int:
+        """As many as are missing."""
+        return 1 if self.at_once else max(1, self.wanted - arrived)
 
     def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
         """When somebody comes on, if nobody was."""

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedkeel.config.userdraw import Draw
 from fedkeel.errors import FedkeelError
 from fedkeel.methods.returned import check_message, check_plan, check_question
-from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, ServerState
+from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, ServerRule, ServerState
 from fedkeel.methods.types import Message, nbytes
 from fedkeel.server.events import Survey
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.stateful import Stateful
-from fedkeel.wire.orders import Order
+from fedkeel.wire.many import Orders
+from fedkeel.wire.orders import Same
 from fedkeel.wire.sizes import Sizes
 
 Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
@@ -43,7 +45,7 @@ class JobSettings:
 class Wave:
     """Jobs that are dispatched together; the server may ask their clients first."""
 
-    orders: list[Order]
+    orders: Orders
     clients: NDArray[np.int64]
     draws: NDArray[np.int64] | None
     """[m], how often each was drawn, where that may be more than once."""
@@ -97,29 +99,37 @@ class Waves(Stateful):
         lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
         counted = None if draws is None else torch.from_numpy(draws).to(w.device)
         cohort = Cohort(torch.from_numpy(self._samples[clients][:, None]).to(w.device), lr, counted)
-        orders = [
-            Order(
-                job=self.jobs + place,
-                client=client,
-                round=round,
-                epochs=epochs,
-                start=w,
-                buffers=model.buffers,
-                lr=lr,
-                received=model.rule.send(model.state, client),
-                kept={},
-                wave=self.number,
-                version=model.version,
-            )
-            for place, client in enumerate(clients.tolist(), 1)
-        ]
-        check_message(model.rule, "send", orders[0].received)
+        orders = self._orders(clients, round, epochs, lr)
+        check_message(model.rule, "send", orders.received[0])
         self.jobs += len(orders)
         nothing = np.zeros(len(orders), dtype=np.int64)
         asks: Plan | tuple[ServerState, Brief] = model.rule.plan(model.state, cohort)
         plan = asks if isinstance(asks, Generator) else _without_asking(asks)
         self.asked = Wave(orders, clients, draws, due, plan, nothing, nothing, nothing)
         return self.go_on(None)
+
+    def _orders(self, clients: NDArray[np.int64], round: int, epochs: int, lr: Tensor) -> Orders:
+        """Jobs from the newest model, before the rule's plan is known."""
+        model, count = self._model, len(clients)
+        zeros, nothing = np.zeros(count, dtype=np.int64), dict[str, Tensor]()
+        sends = type(model.rule).send is not ServerRule.send
+        received = [model.rule.send(model.state, client) for client in clients.tolist()] if sends else []
+        return Orders(
+            job=np.arange(self.jobs + 1, self.jobs + 1 + count),
+            client=clients,
+            round=zeros + round,
+            epochs=zeros + epochs,
+            start=Same(model.state.w, count),
+            buffers=Same(model.buffers, count),
+            lr=Same(lr, count),
+            received=received or Same(nothing, count),
+            kept=Same(nothing, count),
+            survey=Same(False, count),
+            wave=zeros + self.number,
+            version=zeros + model.version,
+            slot=zeros,
+            fresh=Same(None, count),
+        )
 
     def go_on(self, answers: Answers | None) -> Survey | Wave:
         """With the server rule's plan: another survey, or the jobs."""
@@ -136,17 +146,20 @@ class Waves(Stateful):
         if self._model.client_rule.survey is None:
             raise FedkeelError("the server rule asks before training, but the client rule answers no survey")
         told = _rows(question, len(wave.orders))
-        up = self._sizes.answers(wave.clients, {**wave.orders[0].received, **told[0]})
+        up = self._sizes.answers(wave.clients, {**wave.orders.received[0], **told[0]})
         wave.down = wave.down + np.array([nbytes(each) for each in told])
         wave.up = wave.up + up
         return Survey(wave.orders, told, up)
 
     def _complete(self, wave: Wave, brief: Brief) -> Wave:
         """What goes down with the jobs."""
-        for order, more in zip(wave.orders, _rows(brief, len(wave.orders)), strict=True):
-            order.received = {**order.received, **more} if more else order.received
-        wave.down = wave.down + np.array([self._sizes.down + nbytes(order.received) for order in wave.orders])
-        wave.uploads = self._sizes.uploads(wave.clients, wave.orders[0].received)
+        if brief.shared or brief.each:
+            told = zip(wave.orders.received, _rows(brief, len(wave.orders)), strict=True)
+            wave.orders = wave.orders.but(received=[{**received, **more} for received, more in told])
+        received = wave.orders.received
+        more = nbytes(received.value) if isinstance(received, Same) else np.array([*map(nbytes, received)])
+        wave.down = wave.down + (self._sizes.down + more)
+        wave.uploads = self._sizes.uploads(wave.clients, received[0])
         return wave
 
 

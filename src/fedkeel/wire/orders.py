@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, reduce
-from typing import Any
+from itertools import repeat
+from typing import Any, Generic, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch.nn.functional import pad
 from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.types import Message
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -47,6 +50,32 @@ class Order:
         return self.wave or self.round
 
 
+class Same(Sequence[T], Generic[T]):
+    """One value in all of so many rows."""
+
+    __slots__ = ("_rows", "value")
+
+    def __init__(self, value: T, rows: int) -> None:
+        self.value, self._rows = value, rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __iter__(self) -> Iterator[T]:
+        return repeat(self.value, self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Same[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Same[T]:
+        if isinstance(place, slice):
+            return Same(self.value, len(range(self._rows)[place]))
+        if not -self._rows <= place < self._rows:
+            raise IndexError(place)
+        return self.value
+
+
 def stacked(values: Sequence[Any], device: torch.device) -> Any:
     """What C orders have of one kind, as a rule sees it: numbers [C, 1], tensors [C, ...], names and fields alike.
 
@@ -54,7 +83,7 @@ def stacked(values: Sequence[Any], device: torch.device) -> Any:
     """
     first = values[0]
     if isinstance(first, Tensor):
-        same = all(value is first for value in values)
+        same = isinstance(values, Same) or all(value is first for value in values)
         return first.expand(len(values), *first.shape) if same else torch.stack([*values])
     if isinstance(first, Mapping):
         return {name: stacked([value[name] for value in values], device) for name in first}

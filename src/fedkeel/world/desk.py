@@ -7,7 +7,6 @@ timeline never depends on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.server import Answers
 from fedkeel.methods.types import Message
 from fedkeel.server.stateful import Stateful
-from fedkeel.wire.orders import Order, Trained, divergence, gather
+from fedkeel.wire.many import Orders
+from fedkeel.wire.orders import Same, Trained, divergence, gather
 from fedkeel.world.flights import Flight
 
 
@@ -44,39 +44,39 @@ class Desk(Stateful):
         self._ready.pop(flight.order.job, None)
         self._results.pop(flight.order.job, None)
 
-    def collect(self, orders: Sequence[Order], most: int) -> Trained:
-        """The results of orders; where they are not there yet, computes the next `most` to arrive, too."""
+    def collect(self, orders: Orders, most: int) -> Trained:
+        """The results of orders, by job; where they are not there yet, computes the next `most` to arrive, too."""
+        known = self._ready or self._results
+        trained = self._collected(orders, most) if known else self.train(orders)  # or else there is nothing to look up
+        self._keep(orders, trained)
+        return trained
+
+    def _collected(self, orders: Orders, most: int) -> Trained:
         missing = [order for order in orders if order.job not in self._results]
         if missing:
             jobs = {order.job for order in missing}
             others = [f for f in self._ready.values() if not f.lost and f.order.job not in jobs]
             soon = [flight.order for flight in sorted(others, key=_arrival)[:most]]
             train = sorted([*missing, *soon], key=lambda order: order.job)
-            trained = self.train(train)
+            trained = self.train(Orders.of(train))
             self._results.update({order.job: (trained, row) for row, order in enumerate(train)})
             for order in train:
                 self._ready.pop(order.job, None)
-        trained = gather([self._results.pop(order.job) for order in orders])
-        self._keep(orders, trained)
-        return trained
+        return gather([self._results.pop(order.job) for order in orders])
 
-    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+    def train(self, orders: Orders, limit: int | None = None) -> Trained:
         """What orders come to, without a trace in what clients keep; with `limit`, after so many steps."""
         return self.executor.train(orders, limit)
 
-    def ask(
-        self, orders: Sequence[Order], told: Sequence[Message], rule: ClientRule, limit: int | None = None
-    ) -> Answers:
+    def ask(self, orders: Orders, told: Sequence[Message], rule: ClientRule, limit: int | None = None) -> Answers:
         """What clients answer to a survey; with `limit`, after so many steps."""
         assert rule.survey is not None
-        asked = [
-            replace(order, received={**order.received, **more}, survey=True)
-            for order, more in zip(orders, told, strict=True)
-        ]
+        received = [{**known, **more} for known, more in zip(orders.received, told, strict=True)]
+        asked = orders.but(received=received, survey=Same(True, len(orders)))
         trained = self.train(asked, limit or rule.survey.limit)
         for row in torch.nonzero(~trained.finite)[:1, 0].tolist():
             raise divergence(asked[row], trained, row)
-        return Answers(trained.messages, trained.sums, torch.tensor([[order.epochs] for order in asked]))
+        return Answers(trained.messages, trained.sums, torch.tensor(asked.epochs)[:, None])
 
     def snapshot(self) -> dict[str, Any]:
         """With the results: trained alone, a job would differ from itself in a stack by rounding."""
@@ -88,19 +88,20 @@ class Desk(Stateful):
         super().restore(state)
         self._results = {job: (Trained(columns), 0) for job, columns in state["results"].items()}
 
-    def _keep(self, orders: Sequence[Order], trained: Trained) -> None:
+    def _keep(self, orders: Orders, trained: Trained) -> None:
         """Each client's state in memory of its own, so that it does not hold on to a whole round's.
 
         A client whose training came to nothing has what it had before.
         """
         kept = trained.kept
-        if not kept:
-            for order in orders:
-                self.kept.pop(order.client, None)
+        if not kept and not self.kept:
             return
-        for row, (order, sound) in enumerate(zip(orders, trained.sound(self._max_loss), strict=True)):
-            if sound:
-                self.kept[order.client] = {name: tensor[row].clone() for name, tensor in kept.items()}
+        sound = trained.sound(self._max_loss) if kept else []
+        for row, client in enumerate(orders.numbers("client")):
+            if not kept:
+                self.kept.pop(client, None)
+            elif sound[row]:
+                self.kept[client] = {name: tensor[row].clone() for name, tensor in kept.items()}
 
 
 def _arrival(flight: Flight) -> tuple[float, int]:

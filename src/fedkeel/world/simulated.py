@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import repeat
 from math import ceil, inf
 from typing import Any
 
@@ -20,11 +19,14 @@ from fedkeel.methods.types import Message
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
 from fedkeel.server.stateful import Stateful
-from fedkeel.wire.orders import Order, Trained
+from fedkeel.wire.many import Column, Orders
+from fedkeel.wire.orders import Order, Same, Trained
 from fedkeel.world.desk import Desk
 from fedkeel.world.faults import HANG, LEAVE, LOST, OLD, TWICE, FaultSettings, damaged
 from fedkeel.world.fleet.profile import Fleet
-from fedkeel.world.flights import BEGINS, LEFT, Begin, Flight, Flights, Request, Stray, What
+from fedkeel.world.flights import BEGINS, LEFT, Begin, Flight, Request, Stray, What
+from fedkeel.world.inflight import Flights
+from fedkeel.world.together import Departure
 
 
 class Simulated(Stateful):
@@ -46,6 +48,7 @@ class Simulated(Stateful):
     ) -> None:
         """`samples` [N] are all clients'; `first` is what each keeps before its first job."""
         self._core, self.desk, self._samples, self._faults, self._local = core, desk, samples, faults, local
+        self._faulty = any(faults.chances)
         self._seed, self.first = seed, first
         self._rule: ClientRule = core.model.client_rule
         self.flights = Flights(fleet)
@@ -57,6 +60,8 @@ class Simulated(Stateful):
         self._answer_bytes: NDArray[np.int64] | int = 0
         """Of the surveys before the next jobs."""
         self._asked = 0
+        self._fitted: dict[str, Any] = {}
+        """Columns of orders that were asked before their jobs are sent."""
         self._commands: dict[type, Callable[[Any], list[ev.Event]]] = {
             ev.WakeMe: self._wake,
             ev.Survey: self._survey,
@@ -75,7 +80,7 @@ class Simulated(Stateful):
     def events(self, limit: float) -> Iterator[ev.Event]:
         """Whatever happens until then, one event after the other; commands between two of them may lead to more."""
         for what in self.flights.queue.until(limit):
-            told = self._told(what)
+            told = self._told(what, limit)
             if told is not None:
                 yield told
 
@@ -83,12 +88,14 @@ class Simulated(Stateful):
         """Do what the server asks; what happens at once because of it."""
         return self._commands[type(command)](command)
 
-    def _told(self, what: What) -> ev.Event | None:
+    def _told(self, what: What, limit: float) -> ev.Event | None:
         """What the server hears of what happens now."""
         if isinstance(what, Begin):
             return ev.Wake(self.now, self.flights.free())
         if isinstance(what, Stray):
             return self._come_back(what)
+        if self.flights.begins_landing(what):
+            return self.flights.land_together(self._core.patience, limit)
         flight = self.flights.find(what)
         if flight is None:  # it was planned differently since
             return None
@@ -115,51 +122,60 @@ class Simulated(Stateful):
         return []
 
     def _check_alive(self) -> None:
-        if not self.flights.by_client:
+        if not self.flights.by_client and self.flights.together is None:
             raise FedkeelError(
                 f"the server starves: all devices that have data had left for good by {self.now:g} virtual seconds "
                 "(faults.leave)"
             )
 
-    def _fit(self, orders: Sequence[Order]) -> NDArray[np.int64]:
+    def _fit(self, orders: Orders) -> Orders:
         """What becomes of orders on these devices: what they keep, and how many epochs they get done."""
-        clients = np.array([order.client for order in orders])
-        if self._surveys:  # they were asked before
-            return clients
-        lr, self._asked = orders[0].lr, orders[0].epochs
-        done = self.flights.fleet.epochs_done(self._asked, clients, self._seed, orders[0].wave).tolist()
-        rates = {epochs: lr[:epochs] if epochs < self._asked else lr for epochs in done}
-        for order, epochs in zip(orders, done, strict=True):
-            order.kept = self.desk.kept.get(order.client, self.first)
-            order.epochs, order.lr = epochs, rates[epochs]
-        return clients
+        if not self._surveys:  # else they were asked before
+            kept, first, self._asked = self.desk.kept, self.first, orders.epochs.item(0)
+            clients, lr = orders.client, orders.lr[0]
+            done = self.flights.fleet.epochs_done(self._asked, clients, self._seed, orders.wave.item(0))
+            states = [kept.get(client, first) for client in clients.tolist()] if kept else Same(first, len(orders))
+            self._fitted = {"kept": states} if kept or first else {}
+            if done.min() < self._asked:
+                rates = {epochs: lr[:epochs] if epochs < self._asked else lr for epochs in set(done.tolist())}
+                self._fitted |= {"epochs": done, "lr": [rates[epochs] for epochs in done.tolist()]}
+        return orders.but(**self._fitted) if self._fitted else orders
 
     def _survey(self, command: ev.Survey) -> list[ev.Event]:
-        self._fit(command.orders)
+        orders = self._fit(command.orders)
         self._surveys += 1
         self._answer_bytes = self._answer_bytes + command.nbytes
-        return [ev.Answered(self.now, self.desk.ask(command.orders, command.told, self._rule))]
+        return [ev.Answered(self.now, self.desk.ask(orders, command.told, self._rule))]
 
     def _send(self, command: ev.Send) -> list[ev.Event]:
-        orders = command.orders
-        clients = self._fit(orders)
-        self._choose_slots(orders, clients)
-        for flight in self._flights_of(command, clients, self._survey_seconds(clients)):
-            self.flights.launch(flight)
-            if not flight.asks and self._core.pace.at_once:  # else a round is trained as a whole
-                self.desk.add(flight)
+        jobs = self._departure(command, self._choose_slots(self._fit(command.orders)))
         self._surveys = self._asked = 0
-        self._answer_bytes = 0
+        self._answer_bytes, self._fitted = 0, {}
+        if self._core.pace.at_once:
+            for flight in jobs.flights():
+                self.flights.launch(flight)
+                if not flight.asks:
+                    self.desk.add(flight)
+            return []
+        alone = jobs.alone  # a round is trained as a whole
+        if alone.any():
+            for flight in jobs.pick(np.flatnonzero(alone)).flights():
+                self.flights.launch(flight)
+            jobs = jobs.pick(np.flatnonzero(~alone))
+        if len(jobs.orders):
+            self.flights.launch_together(jobs)
         return []
 
-    def _choose_slots(self, orders: Sequence[Order], clients: NDArray[np.int64]) -> None:
+    def _choose_slots(self, orders: Orders) -> Orders:
         """Clients decide when they will ask for a fresh model."""
         if type(self._rule).asks_after is ClientRule.asks_after:
-            return
-        drawn = streams.uniform(streams.keys(self._seed, "slot", orders[0].wave, clients), 2).tolist()
-        for order, (one, two) in zip(orders, drawn, strict=True):
-            slot = self._rule.asks_after(order.kept, order.received, self._asked, (one, two))
-            order.slot = slot if slot < order.epochs else 0
+            return orders
+        drawn = streams.uniform(streams.keys(self._seed, "slot", orders.wave.item(0), orders.client), 2).tolist()
+        slots = [
+            self._rule.asks_after(kept, received, self._asked, (one, two))
+            for kept, received, (one, two) in zip(orders.kept, orders.received, drawn, strict=True)
+        ]
+        return orders.but(slot=np.where(np.array(slots) < orders.epochs, slots, 0))
 
     def _survey_seconds(self, clients: NDArray[np.int64]) -> float:
         """By which a wave is delayed: what surveys took its slowest client. Nobody runs out of time in these."""
@@ -172,37 +188,49 @@ class Simulated(Stateful):
         answers = fleet.upload_seconds(clients, self._answer_bytes)
         return float((self._surveys * fleet.train_seconds(clients, work) + answers).max())
 
-    def _flights_of(self, command: ev.Send, clients: NDArray[np.int64], delay: float) -> list[Flight]:
-        """What the clock knows of jobs, which begin so much later because of surveys."""
-        orders, fleet, faults, now, seed = command.orders, self.flights.fleet, self._faults, self.now, self._seed
-        wave = orders[0].wave
-        began = now + (fleet.download_seconds(clients, command.down) + delay)
+    def _departure(self, command: ev.Send, orders: Orders) -> Departure:
+        """What the clock knows of jobs, which begin later because of surveys."""
+        fleet, faults, now, seed = self.flights.fleet, self._faults, self.now, self._seed
+        clients, wave, count = orders.client, orders.wave.item(0), len(orders)
+        began = now + (fleet.download_seconds(clients, command.down) + self._survey_seconds(clients))
         seconds = fleet.train_seconds(clients, self._samples[clients] * self._asked)  # also of who runs out of time
-        what, shares = [""] * len(orders), np.zeros(len(orders))
-        if any(faults.chances):
-            what, shares = faults.draw(clients, seed, wave)
-        pause = faults.hang_seconds * np.array([fault == HANG for fault in what])
-        ends = {
-            LEFT: np.where([fault == LEAVE for fault in what], began + seconds * shares, np.nan),
-            "dropped out": began + seconds * fleet.fails_at(clients, seed, wave),
-            "went offline": fleet.off_at(clients, now),
-            ev.TOO_LATE: np.full(len(clients), now + (command.within or np.inf)),
-        }
-        fails = np.fmin.reduce([*ends.values()])
-        why = np.select([times == fails for times in ends.values()], [*ends], "")
-        up = fleet.upload_seconds(clients, command.up)
-        columns = (began, seconds / self._asked, began + seconds + pause, up, fails, why, command.up)
-        told = (column.tolist() for column in columns)
-        before = map(self._last, orders)
-        rows = zip(orders, repeat(now, len(orders)), *told, what, pause.tolist(), before, strict=True)
-        return [Flight(*row) for row in rows]  # in the order of its fields: there may be thousands
+        pause, fails = np.zeros(count), np.full(count, now + (command.within or np.inf))
+        fault: Column[str] = Same("", count)
+        why: Column[str] = Same(ev.TOO_LATE, count)
+        ends: dict[str, NDArray[np.float64]] = {}
+        if self._faulty:
+            fault, shares = faults.draw(clients, seed, wave)
+            pause = faults.hang_seconds * np.array([each == HANG for each in fault])
+            ends[LEFT] = np.where([each == LEAVE for each in fault], began + seconds * shares, np.nan)
+        if fleet.fails:
+            ends["dropped out"] = began + seconds * fleet.fails_at(clients, seed, wave)
+        if not fleet.always_on:
+            ends["went offline"] = fleet.off_at(clients, now)
+        if ends:
+            fails = np.fmin.reduce([*ends.values(), fails])
+            why = np.select([times == fails for times in ends.values()], [*ends], ev.TOO_LATE).tolist()
+        return Departure(
+            orders=orders,
+            dispatched=now,
+            began=began,
+            epoch_seconds=seconds / self._asked,
+            finished=began + seconds + pause,
+            upload_seconds=fleet.upload_seconds(clients, command.up),
+            fails=fails,
+            why=why,
+            upload_bytes=command.up,
+            fault=fault,
+            pause=pause,
+            before=self._last(orders),
+        )
 
-    def _last(self, order: Order) -> int:
-        """The client's job before this one, where devices may send that again."""
+    def _last(self, orders: Orders) -> Column[int]:
+        """Each client's job before this one, where devices may send that again."""
         if not self._faults.old_job:
-            return 0
-        before = self._before.get(order.client, 0)
-        self._before[order.client] = order.job
+            return Same(0, len(orders))
+        clients = orders.numbers("client")
+        before = [self._before.get(client, 0) for client in clients]
+        self._before.update(zip(clients, orders.numbers("job"), strict=True))
         return before
 
     # Fresh models, interrupts.
@@ -229,6 +257,7 @@ class Simulated(Stateful):
     # Ends.
 
     def _cancel(self, command: ev.Cancel) -> list[ev.Event]:
+        self.flights.separate()
         return [self._lose(self.flights.by_client[client], command.why) for client in command.clients]
 
     def _collect(self, command: ev.Collect) -> list[ev.Event]:
@@ -248,14 +277,14 @@ class Simulated(Stateful):
         if not fault:
             return ev.Arrived(self.now, order.client, order.job, order.version, flight.upload_bytes, order, flight)
         if fault == LOST:
-            self.desk.collect([order], core.ahead)
+            self.desk.collect(Orders.of([order]), core.ahead)
             more = flight.upload_bytes, self._work(order)
             return ev.Lost(self.now, order.client, order.job, "upload lost", flight, *more)
         job = flight.before if fault == OLD and flight.before else order.job
         version = core.model.version + 1 if fault == "future" else order.version
         upload: Trained | None = None
         if job != order.job or fault in self._faults.corruptions:
-            upload = damaged(self.desk.collect([order], core.ahead), fault, order.start, core.gate.max_norm)
+            upload = damaged(self.desk.collect(Orders.of([order]), core.ahead), fault, order.start, core.gate.max_norm)
         if fault == TWICE:
             self.flights.stray(flight, self.now + self._faults.again_seconds)
         return ev.Arrived(self.now, order.client, job, version, flight.upload_bytes, order, flight, upload)
@@ -264,7 +293,7 @@ class Simulated(Stateful):
         """An upload comes that nobody waits for; what its device changed in its own state stays changed."""
         flight = self.flights.come_back(stray)
         if flight is not None:
-            self.desk.collect([flight.order], 0)
+            self.desk.collect(Orders.of([flight.order]), 0)
         work = 0 if flight is None else self._work(flight.order)
         return ev.Arrived(self.now, stray.client, stray.job, stray.version, stray.bytes_up, None, work=work)
 

@@ -130,6 +130,11 @@ class Fleet:
         """Whether every device always is."""
         return bool((self.availability == 1).all())
 
+    @cached_property
+    def fails(self) -> bool:
+        """Whether some device may, in the middle of a job."""
+        return bool((self.dropout > 0).any())
+
     def _window(self, time: float, clients: Clients | slice) -> tuple[Column, Column]:
         """The end of the latest window that has begun by `time`, and the beginning of the one after it.
 

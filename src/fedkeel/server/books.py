@@ -1,0 +1,66 @@
+"""What becomes of jobs, in the counts and in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import mul
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel.server.clients import Landed, Sent
+from fedkeel.server.columns import arrivals
+from fedkeel.server.events import Arrived, Lost
+from fedkeel.server.gate import Refusal
+from fedkeel.server.ledger import Ledger
+from fedkeel.server.log import Log
+from fedkeel.server.trips import Trip
+from fedkeel.wire.orders import Trained
+
+
+class Books:
+    """Counts every job's end and writes it down; the ledger and the log have the state."""
+
+    def __init__(self, ledger: Ledger, log: Log, samples: NDArray[np.int64], keep_models: bool) -> None:
+        """`samples` [N] are all clients'; models are kept where they are to be tested as they come back."""
+        self._ledger, self._log, self._samples, self._keep_models = ledger, log, samples, keep_models
+
+    def take_in(
+        self,
+        landed: Landed,
+        upload: Trained,
+        weights: Sequence[float | None],
+        version: int,
+        more: Mapping[str, list[Any]],
+    ) -> None:
+        """Updates were taken in with these weights, by the model of that version; `more` are further columns."""
+        told = arrivals(landed, self._samples, upload, weights, version, **more)
+        self._log.told.extend(told)
+        self._ledger.bytes_up += sum(landed.nbytes)
+        self._ledger.updates += len(landed)
+        self._ledger.samples += sum(map(mul, told.columns["samples"], told.columns["epochs"]))
+        if self._keep_models:
+            self._log.models += zip(upload.w, upload.buffers, strict=True)
+
+    def turn_away(self, event: Arrived, sent: Sent | None, refusal: Refusal, now: float) -> None:
+        """The gate refused an upload: the device has trained and sent something in vain."""
+        order = event.order or (sent.order if sent else None)
+        self._ledger.bytes_up += event.nbytes
+        self._ledger.samples += event.work if order is None else int(self._samples[order.client]) * order.epochs
+        self._ledger.turn_away(refusal.reason)
+        self._log.refuse(event, refusal, sent, now)
+
+    def lose(self, event: Lost, sent: Sent) -> None:
+        """A job is over without a result."""
+        self._ledger.bytes_up += event.nbytes
+        self._ledger.samples += event.work
+        self._ledger.lost += 1
+        sent.bytes_up += event.nbytes
+        self._log.write_off(sent, event.why, event.trip, event.time)
+
+    def leave(self, jobs: Sequence[tuple[Sent, Trip]], now: float) -> None:
+        """Nobody will take these in any more."""
+        self._ledger.left += len(jobs)
+        for sent, trip in jobs:
+            self._log.write_off(sent, "in flight", trip, now)
