@@ -1,7 +1,7 @@
-"""Python's garbage collector, kept away from PyTorch's half a million objects.
+"""Python's garbage collector, kept away from PyTorch's hundreds of thousands of objects.
 
 They are made when it is imported, and stay until the process ends. Looking through them takes a tenth of a second, and
-without this module Python does so several times at the start and the end of a command.
+left to itself Python does so several times at the start and at the end of a command.
 """
 
 from __future__ import annotations
