@@ -233,7 +233,7 @@ def test_debug_lets_the_error_through_to_python(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_own_model_and_data_by_name(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_parts.py").write_text(
         "import numpy as np, torch\n"
         "from fedkeel import FederatedData\n"
         "def net(width=4):\n"
@@ -244,13 +244,13 @@ def test_own_model_and_data_by_name(tmp_path: Path) -> None:
         "    x = np.random.default_rng(0).normal(size=(200, 3))\n"
         "    return FederatedData.from_arrays(x, (x[:, 0] > 0).astype(int), clients=5)\n"
     )
-    settings = ["dataset=mine:data", "model=mine:net", "model.width=6", "rounds=2"]
+    settings = ["dataset=own_parts:data", "model=own_parts:net", "model.width=6", "rounds=2"]
     done = fedkeel("run", "--set", *settings, "--out", "o", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "o" / "summary.json").read_text())
-    assert (summary["model"], summary["clients"], summary["parameters"]) == ("mine:net", 5, 4 * 6 + 7 * 2)
+    assert (summary["model"], summary["clients"], summary["parameters"]) == ("own_parts:net", 5, 4 * 6 + 7 * 2)
     assert fedkeel("run", "o/experiment.yaml", "--out", "again", cwd=tmp_path).returncode == 0
-    bad = fedkeel("run", "--set", "dataset=mine:data", "model=mine:narrow", "--out", "p", cwd=tmp_path)
+    bad = fedkeel("run", "--set", "dataset=own_parts:data", "model=own_parts:narrow", "--out", "p", cwd=tmp_path)
     assert bad.returncode == 2
     assert "[32, 1]" in bad.stderr
     assert "0 to 1" in bad.stderr

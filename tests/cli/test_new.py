@@ -118,17 +118,3 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     done = commands.fedkeel("new", "method", "not_here", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "fedkeel: name: not_here.py cannot be written (Permission denied)\n"
-
-
-@pytest.mark.slow
-def test_help_needs_no_torch(tmp_path: Path) -> None:
-    code = "import sys; from fedkeel.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
-    for arguments in ([], ["new"], ["run"], ["data"], ["fleet"], ["plot"], ["list"], ["show"]):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments, "--help"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout.splitlines()[-1] == "False", arguments

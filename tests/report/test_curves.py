@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fedkeel.report.curves import learning_curves
 from tests.helpers.report_folders import EVALUATION, record
@@ -35,3 +36,13 @@ def test_halves_of_methods_are_named(tmp_path: Path) -> None:
     run = record(tmp_path, [])
     described = {**run.experiment, "algorithm": {"name": "fedavg", "client": "my_rules:Near", "server": None}}
     assert replace(run, experiment=described).label == "Near+fedavg, iid, seed 0"
+
+
+def test_a_figure_is_laid_out_once_and_drawn_once_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out, drawn = [], []
+    execute, draw = ConstrainedLayoutEngine.execute, Figure.draw
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *a: (laid_out.append(1), execute(*a)))
+    monkeypatch.setattr(Figure, "draw", lambda *a: (drawn.append(1), draw(*a)))
+    run = record(tmp_path / "run", [])
+    learning_curves([run], [tmp_path / "a.png", tmp_path / "a.svg"])
+    assert (len(laid_out), len(drawn)) == (1, 2)

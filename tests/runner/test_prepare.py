@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedkeel import Experiment, FederatedData, InputError, run
+from fedkeel.runner.prepare import prepare
 
 RNG = np.random.default_rng(0)
 IMAGES = FederatedData.from_arrays(RNG.normal(size=(60, 1, 8, 8)), np.arange(60) % 3, clients=4, name="squares")
@@ -96,6 +97,19 @@ def test_threads_are_as_asked_and_put_back() -> None:
     )
     assert during == [3]
     assert torch.get_num_threads() == before
+
+
+def test_a_model_is_tried_with_the_threads_it_will_train_with() -> None:
+    seen = []
+
+    class Watching(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            seen.append(torch.get_num_threads())
+            return super().forward(x)  # type: ignore[no-any-return]
+
+    before = torch.get_num_threads()
+    prepare(Experiment(threads=3), IMAGES, Watching(nn.Flatten(), nn.Linear(64, 3)))
+    assert (set(seen), torch.get_num_threads()) == ({3}, before)
 
 
 def test_what_is_no_experiment_data_or_model_is_refused() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedkeel.cli.collector import importing
 from fedkeel.cli.given import Given, Overrides, described
 
 app = typer.Typer(help="Download data sets and look at partitions.", no_args_is_help=True)
@@ -32,9 +33,10 @@ def show(
     out: Annotated[Path | None, typer.Option(help="The file (.png) of the heat map, or a folder for it.")] = None,
 ) -> None:
     """Show which client has which data: sizes, the distance from IID, and a heat map of labels as PNG."""
-    from fedkeel.cli import display
-    from fedkeel.report.heatmap import label_heatmap
-    from fedkeel.runner.prepare import federate
+    with importing():
+        from fedkeel.cli import display
+        from fedkeel.report.heatmap import label_heatmap
+        from fedkeel.runner.prepare import federate
 
     kind = [f"partition.kind={partition}"] if partition else []
     experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from fedkeel.cli.console import console
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.statistics import mean_wasserstein
 from fedkeel.local.settings import ExecutorSettings
@@ -35,16 +34,6 @@ if TYPE_CHECKING:
     from fedkeel.report.fleet import JobCosts
 
 SHOWN = 20  # clients listed one by one
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Nobody reads any more: fall silent, and let the training go on."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-console = _Console(highlight=False)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedkeel.cli.collector import importing
 from fedkeel.cli.given import Given, Overrides, described
 
 app = typer.Typer(help="Look at the devices.", no_args_is_help=True)
@@ -23,10 +24,11 @@ def show(
     out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder for it.")] = None,
 ) -> None:
     """Show the devices as a table and a figure: how long jobs take, how fast links are, when devices are on."""
-    from fedkeel.cli import display
-    from fedkeel.report.fleet import JobCosts, fleet_profile
-    from fedkeel.runner.prepare import prepare
-    from fedkeel.world.fleet.profile import Fleet
+    with importing():
+        from fedkeel.cli import display
+        from fedkeel.report.fleet import JobCosts, fleet_profile
+        from fedkeel.runner.prepare import prepare
+        from fedkeel.world.fleet.profile import Fleet
 
     experiment, data, model = prepare(described(given, overrides))
     fleet = Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed)

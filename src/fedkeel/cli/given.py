@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedkeel.cli.collector import importing
 from fedkeel.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ Overrides = Annotated[
 
 def described(given: list[str] | None, overrides: list[str] | None) -> Experiment:
     """The experiment that a command names; words with '=' are settings wherever they are: one --set is enough."""
-    from fedkeel.config.experiment import Experiment
+    with importing():
+        from fedkeel.config.experiment import Experiment
 
     words = given or []
     files = [w for w in words if "=" not in w]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedkeel.cli.collector import importing
 from fedkeel.cli.exits import fail
 from fedkeel.cli.given import Given, Overrides, described
 from fedkeel.errors import InputError, StoppedError
@@ -40,12 +41,13 @@ def run(
 
     Ctrl-C ends the run after the current round and saves a checkpoint.
     """
-    from fedkeel import api
-    from fedkeel.cli import display
-    from fedkeel.record.folder import begun
-    from fedkeel.report.curves import learning_curves
-    from fedkeel.report.runs import RunRecord
-    from fedkeel.runner.stopping import Stop
+    with importing():
+        from fedkeel import api
+        from fedkeel.cli import display
+        from fedkeel.record.folder import begun
+        from fedkeel.report.curves import learning_curves
+        from fedkeel.report.runs import RunRecord
+        from fedkeel.runner.stopping import Stop
 
     if out is not None and resume is not None:
         raise InputError(

@@ -6,8 +6,8 @@ import json
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
+from fedkeel.cli.collector import importing
 from fedkeel.cli.given import Given, Overrides, described
 
 app = typer.Typer()
@@ -25,7 +25,9 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """List the methods, models, data sets or partitions that an experiment can name."""
-    from fedkeel.cli.display import console
+    from rich.table import Table
+
+    from fedkeel.cli.console import console
 
     rows = _catalogue(what)
     if as_json:
@@ -39,16 +41,26 @@ def list_(
 
 
 def _catalogue(what: str) -> list[dict[str, Any]]:
-    from fedkeel import methods, models
-    from fedkeel.data import datasets, partition
+    """Only what is listed is imported: data sets and partitions need no PyTorch."""
+    match what:
+        case "algorithms":
+            with importing():
+                from fedkeel.methods import methods
+            return [
+                {"name": m.name, "about": f"{m.about} ({m.cite})", "settings": m.defaults} for m in methods().values()
+            ]
+        case "models":
+            with importing():
+                from fedkeel import models
+            return [{"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()]
+        case "datasets":
+            from fedkeel.data import datasets
 
-    if what == "algorithms":
-        return [
-            {"name": m.name, "about": f"{m.about} ({m.cite})", "settings": m.defaults}
-            for m in methods.methods().values()
-        ]
-    if what == "models":
-        return [{"name": n, "about": models.describe(n), "settings": models.options(n)} for n in models.names()]
-    if what == "datasets":
-        return [{"name": n, "about": datasets.describe(n), "settings": {}} for n in datasets.names()]
-    return [{"name": k, "about": partition.describe(k), "settings": partition.options(k)} for k in partition.names()]
+            return [{"name": n, "about": datasets.describe(n), "settings": {}} for n in datasets.names()]
+        case _:
+            from fedkeel.data import partition
+
+            return [
+                {"name": kind, "about": partition.describe(kind), "settings": partition.options(kind)}
+                for kind in partition.names()
+            ]

@@ -232,7 +232,8 @@ def _check(examples: Examples, which: str, classes: int) -> None:
         raise InputError(f"data: {which} samples are no Examples; accepted: a tensor [n, ...] and int64 labels [n]")
     if len(examples.y) == 0:
         raise InputError(f"data: no {which} samples; accepted: at least one")
-    low, high = int(examples.y.min()), int(examples.y.max())
+    labels = examples.y.cpu().numpy()  # NumPy's smallest and largest wait for no other thread
+    low, high = labels.min(), labels.max()
     if low < 0 or high >= classes:
         raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
 

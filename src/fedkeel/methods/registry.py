@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeVar, get_args
 
 from fedkeel.config import usercode
@@ -62,26 +63,42 @@ def method(name: str, client: type[ClientRule], server: type[ServerRule], about:
     return Method(name, client, server, about, cite)
 
 
+_NAMES = (
+    "asofed", "fedadagrad", "fedadam", "fedagg", "fedasmu", "fedasync", "fedavg", "fedbabu", "fedbuff", "fedcm",
+    "fedcos", "feddyn", "fedent", "fedgh", "fedlga", "fedlws", "fednorm", "fednova", "fedprox", "fedsa", "fedsam",
+    "fedssmu", "fedyogi", "mimelite", "mofedsam", "moon", "port", "scaffold",
+)  # fmt: skip
+"""Methods of the package; a method's module and its variable there are called alike."""
+
 _METHODS: dict[str, Method] = {}
+"""Those that somebody asked for."""
 
 
 def enrol(each: Method) -> None:
-    """Let `algorithm.name` find a method of the package by its name alone."""
+    """Let `algorithm.name` find a method by its name alone."""
     _METHODS[each.name] = each
 
 
 def methods() -> dict[str, Method]:
     """All methods of the package, by name."""
-    return {name: _METHODS[name] for name in sorted(_METHODS)}
+    return {name: find(name) for name in sorted({*_NAMES, *_METHODS})}
 
 
 def find(name: str, field: str = "algorithm.name") -> Method:
     """The method of that name, or the user's own, or an error that lists all."""
     if usercode.is_own(name):
         return _own(name, field)
-    if name not in _METHODS:
-        raise unknown(field, name, _METHODS, also="module:name of your own")
-    return _METHODS[name]
+    found = _known(name)
+    if found is None:
+        raise unknown(field, name, {*_NAMES, *_METHODS}, also="module:name of your own")
+    return found
+
+
+def _known(name: str) -> Method | None:
+    """A method of the package, imported if it was not before."""
+    if name in _NAMES and name not in _METHODS:
+        enrol(getattr(import_module(f"fedkeel.methods.{name}"), name))
+    return _METHODS.get(name)
 
 
 def compose(name: str, client: str | None = None, server: str | None = None) -> Method:
@@ -107,7 +124,9 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
                 f"algorithm.{shared}: the client rule of {trainer} and the server rule of {receiver} have different "
                 "settings of this name; accepted: the same type and default, or another name in one of them"
             )
-    for known in (base, *methods().values()):
+    if (base.client, base.server) == (trains, serves):
+        return base
+    for known in methods().values():
         if (known.client, known.server) == (trains, serves):
             return known
     return Method(f"{trainer}+{receiver}", trains, serves)
@@ -145,7 +164,8 @@ def _own(name: str, field: str) -> Method:
             f"{field}: {name} is {_a(found)}; accepted: a method, made by fedkeel.method"
             + (f", or algorithm.{hint} for this {hint} rule" if hint else "")
         )
-    if found.name in _METHODS and found is not _METHODS[found.name]:
+    known = _known(found.name)
+    if known is not None and known is not found:
         raise InputError(f"{field}: {name} is called {found.name}, like a method of fedkeel; accepted: another name")
     return found
 

@@ -23,8 +23,18 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
     """Write the figure in the format of the path's suffix, making its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _lay_out(figure, dpi)
         figure.savefig(path, dpi=dpi)
     except OSError as error:
         raise InputError(f"out: {label(str(path))} cannot be written ({reason(error)})") from None
     except (ValueError, ArithmeticError, MemoryError) as error:  # of numbers that no axis can hold
         raise InputError(f"out: {label(str(path))} cannot be drawn ({reason(error)})") from None
+
+
+def _lay_out(figure: Figure, dpi: int) -> None:
+    """Find the places of all parts once: left to itself, `savefig` draws twice for that, and so for every file."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        figure.set_dpi(dpi)
+        engine.execute(figure)
+        figure.set_layout_engine(None)

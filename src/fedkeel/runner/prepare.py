@@ -28,6 +28,7 @@ from fedkeel.local.batches import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
 from fedkeel.runner import memory
+from fedkeel.runner.threads import threads
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
@@ -48,8 +49,9 @@ def prepare(
     experiment, data = _data(experiment, data)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     experiment, module = _model(experiment, data, model)
-    _check_model(module, data, experiment.local.batch_size)
-    _check_method(experiment, module, data)
+    with threads(experiment.threads):
+        _check_model(module, data, experiment.local.batch_size)
+        _check_method(experiment, module, data)
     return experiment, data, module
 
 

@@ -1,4 +1,4 @@
-"""From what a reader returns to tensors."""
+"""From what a reader returns to tensors. PyTorch is imported when there are some: a list of data sets needs none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedkeel.data import text
@@ -43,10 +42,16 @@ class Normalise:
         return self._examples(*train), self._examples(*test)
 
     def _examples(self, images: Images, labels: Labels) -> Examples:
-        x = torch.from_numpy(images.astype(np.float32, order="C"))
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        for part in torch.split(x, _FITS_IN_CACHE):
-            part.div_(255).sub_(mean).div_(std)
+        import torch
+
+        x = torch.empty(images.shape)  # not NumPy's: it asks for huge pages, which virtual machines are slow to give
+        mean, std = (np.array(values, np.float32).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        for start in range(0, len(x), _FITS_IN_CACHE):  # but NumPy's operations: they wait for no other thread
+            part = x[start : start + _FITS_IN_CACHE].numpy()
+            part[:] = images[start : start + _FITS_IN_CACHE]
+            part /= np.float32(255)
+            part -= mean
+            part /= std
         return Examples(x, torch.from_numpy(labels))
 
 
@@ -58,6 +63,8 @@ class Tokenise:
 
     def __call__(self, found: Found) -> tuple[Examples, Examples]:
         """Reads the kept ids, or else the texts."""
+        import torch
+
         path = found.folder / f"tokens-{self._key(found)}.npz"
         arrays = _load(path)
         if arrays is None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from fedkeel.data.readers.content import Images, Labels, read_content
 from fedkeel.errors import InputError, label, shown, words
@@ -60,6 +59,8 @@ def _read_images(paths: Sequence[Path]) -> Images:
 
 def _read_image(path: Path) -> Images:
     """One JPEG as [3, 64, 64]; the grey ones among them become RGB."""
+    from PIL import Image
+
     try:
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from fedkeel.data.readers.cifar import IMAGE_BYTES, IMAGE_SHAPE
 from fedkeel.data.readers.content import Images
@@ -38,6 +37,8 @@ def _labels(path: Path, batches: int) -> Images:
 
 def _images(path: Path, count: int) -> Images:
     """One picture whose rows are images in height, width, channel order, as [count, 3072] planes."""
+    from PIL import Image
+
     try:
         with Image.open(path) as picture:
             pixels = np.asarray(picture)
