@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedkeel import streams
@@ -65,9 +65,9 @@ class Batches:
         data: FederatedData,
         local: LocalSettings,
         seed: int,
-        waves: Sequence[int],
-        clients: Sequence[int],
-        epochs: Sequence[int],
+        waves: ArrayLike,
+        clients: ArrayLike,
+        epochs: ArrayLike,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """`dtype` is that of the weights."""

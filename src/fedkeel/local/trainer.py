@@ -23,7 +23,8 @@ from fedkeel.methods.returned import left_alone
 from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
-from fedkeel.wire.orders import Columns, Order, stacked, stacked_fresh
+from fedkeel.wire.many import Orders
+from fedkeel.wire.orders import Columns, Order, Same, stacked, stacked_fresh
 from fedkeel.wire.transform import Chain, apart, changed
 
 _SPECIAL = {"lr", "slot", "fresh"}
@@ -49,13 +50,13 @@ class Trainer:
         Leaves torch's global generators as it found them.
         """
         assert not self.gradient.alone or len(orders) == 1
-        start = orders[0].start
-        where = ([o.drawn for o in orders], [o.client for o in orders], [o.epochs for o in orders])
-        batches = Batches(self.data, self.local, self.seed, *where, start.dtype)
+        orders = Orders.of(orders)
+        start = orders.start[0]
+        batches = Batches(self.data, self.local, self.seed, orders.drawn, orders.client, orders.epochs, start.dtype)
         trained = self.rule.trains
         moving = None if trained == "all" else self.layout.mask(trained).to(start)
         oracle = BatchOracle(self.gradient, batches, self.local, moving)
-        rule, wire = (self.rule.survey, Chain()) if orders[0].survey else (self.rule, self.wire)
+        rule, wire = (self.rule.survey, Chain()) if orders.survey[0] else (self.rule, self.wire)
         assert rule is not None
         job = self._job(orders, batches)
         state, own = apart(job.kept)
@@ -68,13 +69,13 @@ class Trainer:
             with left_alone(rule, "a hook", given):
                 outcome = train(job, rule, oracle, limit, None if wire else out)
         loss = torch.from_numpy(oracle.loss)
-        sends = rule.sends(self.layout, orders[0].received)
+        sends = rule.sends(self.layout, orders.received[0])
         _check(rule, outcome, sends)
         finite = oracle.finite(outcome.w) & loss.isfinite()
         w, message, kept = outcome.w, outcome.message, outcome.kept
         if wire:
             travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)
-            read = changed(wire, w, job.start, travels, message, sends, state, (self.seed, *where[:2]))
+            read = changed(wire, w, job.start, travels, message, sends, state, (self.seed, orders.drawn, orders.client))
             w, message, kept = read.w, read.messages, {**kept, **read.kept}
         return {
             "w": w,
@@ -88,13 +89,15 @@ class Trainer:
             **_named("sum", outcome.job.sums.totals),
         }
 
-    def _job(self, orders: Sequence[Order], batches: Batches) -> Job:
-        device = orders[0].start.device
+    def _job(self, orders: Orders, batches: Batches) -> Job:
+        device = orders.start[0].device
+        fresh = None if orders.all_have("fresh", None) else stacked_fresh(orders, device)
+        got = [each is not None for each in orders.fresh] if fresh is not None else False
         return Job(
-            **{name: stacked([getattr(o, name) for o in orders], device) for name in _COMMON},
-            lr=_rates([o.lr for o in orders]),
-            slot=stacked([o.slot if o.fresh is not None else 0 for o in orders], device),
-            fresh=stacked_fresh(orders, device),
+            **{name: stacked(getattr(orders, name), device) for name in _COMMON},
+            lr=_rates(orders.lr),
+            slot=stacked(np.where(got, orders.slot, 0), device),
+            fresh=fresh,
             steps=torch.from_numpy(batches.steps).to(device)[:, None],
             samples=torch.from_numpy(batches.sizes).to(device)[:, None],
             momentum=self.local.momentum,
@@ -122,7 +125,7 @@ def _used(job: Job) -> Tensor:
 
 def _rates(lr: Sequence[Tensor]) -> Tensor:
     """[C, most epochs], shorter ones filled up with zeros."""
-    if all(each is lr[0] for each in lr):
+    if isinstance(lr, Same) or all(each is lr[0] for each in lr):
         return lr[0].expand(len(lr), -1)
     longest = max(map(len, lr))
     filled = [each if len(each) == longest else pad(each, (0, longest - len(each))) for each in lr]
@@ -136,14 +139,18 @@ def plan(orders: Sequence[Order], data: FederatedData, local: LocalSettings, sta
     A stack holds orders that received and kept the same kinds of things. Nothing else than these arguments decides,
     so the same orders make the same stacks on every machine.
     """
-    sizes = data.sizes[[o.client for o in orders]]
-    _, work = steps(sizes, np.array([o.epochs for o in orders]), local.batch_size)
-    longest = np.argsort(-work, kind="stable").tolist()
+    orders = Orders.of(orders)
+    _, work = steps(data.sizes[orders.client], orders.epochs, local.batch_size)
+    longest = np.argsort(-work, kind="stable")
     if stack is None:
-        return [[row] for row in longest]
+        return [[row] for row in longest.tolist()]
+    received, kept = orders.received, orders.kept
     alike: dict[object, list[int]] = {}
-    for row in longest:
-        alike.setdefault((_kind(orders[row].received), _kind(orders[row].kept)), []).append(row)
+    if isinstance(received, Same) and isinstance(kept, Same):
+        alike[None] = longest.tolist()
+    else:
+        for row in longest.tolist():
+            alike.setdefault((_kind(received[row]), _kind(kept[row])), []).append(row)
     return [part.tolist() for rows in alike.values() for part in np.array_split(rows, -(-len(rows) // stack))]
 
 

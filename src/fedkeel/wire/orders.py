@@ -8,7 +8,9 @@ from functools import cached_property, reduce
 from itertools import repeat
 from typing import Any, Generic, TypeVar, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -76,17 +78,23 @@ class Same(Sequence[T], Generic[T]):
         return self.value
 
 
-def stacked(values: Sequence[Any], device: torch.device) -> Any:
+def stacked(values: Sequence[Any] | NDArray[np.int64], device: torch.device) -> Any:
     """What C orders have of one kind, as a rule sees it: numbers [C, 1], tensors [C, ...], names and fields alike.
 
     There is no copy where all have the same tensor.
     """
-    first = values[0]
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(values).to(device)[:, None]
+    first, same = values[0], isinstance(values, Same)
     if isinstance(first, Tensor):
-        same = isinstance(values, Same) or all(value is first for value in values)
+        same = same or all(value is first for value in values)
         return first.expand(len(values), *first.shape) if same else torch.stack([*values])
     if isinstance(first, Mapping):
-        return {name: stacked([value[name] for value in values], device) for name in first}
+        rows = len(values)
+        return {
+            name: stacked(Same(first[name], rows) if same else [value[name] for value in values], device)
+            for name in first
+        }
     if isinstance(first, Fresh):
         return Fresh(*(stacked([getattr(value, each.name) for value in values], device) for each in fields(Fresh)))
     return torch.tensor([*values], device=device)[:, None]

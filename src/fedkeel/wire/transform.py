@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedkeel import streams
@@ -139,7 +139,7 @@ def changed(
     messages: Message,
     sends: Mapping[str, Sends],
     kept: Message,
-    where: tuple[int, Sequence[int], Sequence[int]],
+    where: tuple[int, ArrayLike, ArrayLike],
 ) -> Read:
     """Weights [k, D] and messages, encoded and decoded again.
 

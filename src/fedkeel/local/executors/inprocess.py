@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from torch import Tensor
 
 from fedkeel.errors import FedkeelError
@@ -12,6 +13,7 @@ from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Score
 from fedkeel.local.executors.memory import Lender
 from fedkeel.local.trainer import Trainer, plan
+from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Columns, Order, Trained, add, divided
 
 
@@ -26,15 +28,16 @@ class InProcess:
     lender: Lender = field(default_factory=lambda: Lender(shared=False))
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        start, columns, sums = orders[0].start, Columns(), Columns()
-        w = self._lent({"w": start}, len(orders))["w"]
+        orders, columns, sums = Orders.of(orders), Columns(), Columns()
+        w = self._lent({"w": orders.start[0]}, len(orders))["w"]
         for rows in plan(orders, self.trainer.data, self.trainer.local, self.stack):
             span = consecutive(rows)
-            part, more = divided(self.trainer([orders[row] for row in rows], limit, w[span] if span else None))
+            some = orders if len(rows) == len(orders) and span else orders.pick(np.array(rows))
+            part, more = divided(self.trainer(some, limit, w[span] if span else None))
             sums = add(sums, more)
             if not columns:
                 rest = {name: tensor[0] for name, tensor in part.items() if name != "w"}
-                rest["lr"] = part["lr"].new_empty(max(order.epochs for order in orders))
+                rest["lr"] = part["lr"].new_empty(int(orders.epochs.max()))
                 columns = {"w": w, **self._lent(rest, len(orders))}
             put(part, rows, columns)
         return Trained(columns | sums)
@@ -54,8 +57,8 @@ class InProcess:
 
 def consecutive(rows: Sequence[int]) -> slice | None:
     """The rows as a slice, if they are one."""
-    span = slice(rows[0], rows[-1] + 1)
-    return span if [*rows] == [*range(span.start, span.stop)] else None
+    span = range(rows[0], rows[-1] + 1)
+    return slice(span.start, span.stop) if len(span) == len(rows) and [*rows] == [*span] else None
 
 
 def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
