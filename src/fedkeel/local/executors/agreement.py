@@ -21,7 +21,7 @@ from fedkeel.wire.transform import Chain
 
 SHAPES = 32
 """Sizes of mini-batches that are tried: all that occur, or so many of them from the smallest to the largest."""
-SECONDS = 0.25
+SECONDS = 0.5
 """For trying them; the largest, that one in two steps, and the smallest are tried in any case."""
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 """On the norm of the difference of two steps, against the norm of the step."""
