@@ -49,7 +49,7 @@ template <class T> class Network {
   };
   std::vector<std::unique_ptr<void, Freed>> memory;
   std::vector<Layer> layers;
-  std::vector<const T*> rows;   // the current samples, then nulls up to a whole number of batches
+  std::vector<const T*> rows;   // the current samples, then the last one again up to a whole number of batches
   std::vector<const T*> inner;  // the same samples as an inner layer sees them
   std::vector<int64_t> labels;
   V* logits;
@@ -143,8 +143,9 @@ template <class T> class Network {
 
  private:
   template <class Which> void take(const T* x, const int64_t* y, int some, Which which) {
+    // Lanes that are left over repeat the last sample: of zeros, something could overflow that does not otherwise.
     for (int i = 0; i < (some + L - 1) / L * L; i++) {
-      rows[i] = i < some ? x + which(i) * sample : nullptr;
+      rows[i] = x + which(std::min(i, some - 1)) * sample;
       labels[i] = i < some ? y[which(i)] : 0;
     }
   }
