@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -18,9 +19,12 @@ from fedkeel.local.native import library
 from fedkeel.local.native.network import Network
 from fedkeel.params import Layout
 from tests.helpers.native import needed
+from tests.helpers.tiers import slow_but
 
 ISAS = library.usable() or ("none",)
-"""Parameters of a test: every instruction set that there is here; without any, the test is skipped."""
+"""Every instruction set that there is here."""
+EVERY_ISA = pytest.mark.parametrize("isa", slow_but(ISAS, ISAS[0]))
+"""The best one in the fast tier; without any, the test is skipped."""
 TOGETHER = 64
 """Samples that go through the kernels together; larger mini-batches come in parts."""
 _WIDTHS = (1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 17, 24, 25, 40)

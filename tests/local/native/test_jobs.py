@@ -1,4 +1,4 @@
-"""Whole jobs by the native kernels against plain SGD, the same bits however they are shared out, and tests of models."""
+"""Whole jobs by the native kernels against plain SGD, the same bits however they are shared out; tests of models."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from fedkeel.methods.course import Course
 from fedkeel.params import FlatModel, Layout
 from fedkeel.runner.choice import first_orders
 from fedkeel.wire.orders import Columns, Order
-from tests.helpers.chains import ISAS, TOGETHER, logits, loss_and_gradient, network
+from tests.helpers.chains import EVERY_ISA, TOGETHER, logits, loss_and_gradient, network
 from tests.helpers.native import needed
 
-EVERY_ISA = pytest.mark.parametrize("isa", ISAS)
 SHAPE, CLASSES = (1, 6, 6), 3
 N = 160
 """Samples."""
@@ -326,10 +325,8 @@ def test_jobs_that_do_not_fit_are_refused() -> None:
 
 def federation(dtype: torch.dtype = torch.float64) -> FederatedData:
     x, y = samples(sum(SIZES) + 2 * BATCH + 30)
-    parts = [
-        (each.numpy(), labels.numpy())
-        for each, labels in zip(x.split([*SIZES, 530]), y.split([*SIZES, 530]), strict=True)
-    ]
+    pairs = zip(x.split([*SIZES, 530]), y.split([*SIZES, 530]), strict=True)
+    parts = [(each.numpy(), labels.numpy()) for each, labels in pairs]
     return FederatedData.from_clients(parts[:-1], test=parts[-1]).to(dtype)
 
 
@@ -555,12 +552,7 @@ def test_data_that_is_made_smaller_is_tested_by_pytorch() -> None:
 def test_every_method_is_known_to_keep_to_a_course_or_not() -> None:
     """A method that begins to make steps of its own leaves the kernels' fast path; that should not go unseen."""
     data = federation()
-    found = {
-        name
-        for name in methods()
-        if Workshop(
-            small(), data, Experiment(algorithm=name).algorithm.rules()[0], LocalSettings(), 0
-        ).trains_whole_jobs
-    }
+    rules = {name: Experiment(algorithm=name).algorithm.rules()[0] for name in methods()}
+    found = {n for n, rule in rules.items() if Workshop(small(), data, rule, LocalSettings(), 0).trains_whole_jobs}
     assert found >= {*COURSES}
     assert not found & {*STEPS}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedkeel.errors import FedkeelError
 from fedkeel.params import Layout
 from tests.helpers.chains import (
+    EVERY_ISA,
     ISAS,
     TOGETHER,
     logits,
@@ -25,7 +26,6 @@ from tests.helpers.chains import (
     whole,
 )
 
-EVERY_ISA = pytest.mark.parametrize("isa", ISAS)
 Module = tuple[nn.Sequential, tuple[int, ...]]
 
 
