@@ -161,6 +161,8 @@ class Network:
         count = len(y) if which is None else len(which)
         parts = -(-count // part)
         hits, losses = np.zeros(parts, np.int64), np.zeros(parts)
+        if not parts:
+            return hits, losses
         named = None if which is None else which.data_ptr()
         told = (w.data_ptr(), x.data_ptr(), y.data_ptr(), named, count, part, hits.ctypes.data, losses.ctypes.data)
         self._functions.fk_score(self._space(min(part, count)), self._threads, *told)

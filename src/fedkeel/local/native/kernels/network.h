@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "convolution.h"
@@ -70,6 +71,7 @@ template <class T> class Network {
   long sample = 0;    // numbers
 
   Network(const fk_layer* given, int count, int batch, long size) : size(size) {
+    if (!fit(given, count, batch, size)) throw std::invalid_argument("layers");
     together = std::min(batch, TOGETHER);
     const int batches = (together + L - 1) / L;
     long widest = 0;
@@ -142,6 +144,32 @@ template <class T> class Network {
   }
 
  private:
+  static bool fit(const fk_layer* given, int count, int batch, long size) {
+    long features = -1;  // of the layer before
+    for (int l = 0; l < count; l++) {
+      const fk_layer& d = given[l];
+      const bool convolves = d.kind == FK_CONVOLUTION, averages = d.kind == FK_AVERAGE;
+      if (std::min({d.inputs, d.height, d.width, d.outputs}) < 1 || d.pad < 0) return false;
+      const long seen = (long)d.inputs * d.height * d.width;
+      long rows = 1, columns = 1;
+      if (convolves) {
+        rows = (d.height + 2L * d.pad - d.k + 1) / (d.pool ? 2 : 1);
+        columns = (d.width + 2L * d.pad - d.k + 1) / (d.pool ? 2 : 1);
+        if (d.k < 1 || d.k > 7) return false;
+      } else if (averages) {
+        if (d.k < 1 || d.outputs != d.inputs || d.pool || d.relu || !l) return false;
+        rows = d.height / d.k, columns = d.width / d.k;
+      } else if (d.kind != FK_LINEAR || d.height != 1 || d.width != 1 || d.pool) {
+        return false;
+      }
+      if (rows < 1 || columns < 1 || (l && seen != features)) return false;
+      const long weights = averages ? 0 : (long)d.outputs * d.inputs * (convolves ? d.k * d.k : 1);
+      if (!averages && (d.weight < 0 || d.weight + weights > size || d.bias + d.outputs > size)) return false;
+      features = d.outputs * rows * columns;
+    }
+    return count > 0 && batch > 0;
+  }
+
   template <class Which> void take(const T* x, const int64_t* y, int some, Which which) {
     // Lanes that are left over repeat the last sample: of zeros, something could overflow that does not otherwise.
     for (int i = 0; i < (some + L - 1) / L * L; i++) {
