@@ -1,6 +1,7 @@
 """What more than one test module needs. No test module imports another one; shared code goes here.
 
 - `arrivals`: updates that arrive at a server, and the timeline of an asynchronous run
+- `chains`: chains of layers as modules, also random; the kernels of every instruction set; autograd client by client
 - `clock`: runs on the virtual clock with an executor that takes no time
 - `commands`: the command line, in this process or in one of its own
 - `damage`: any file with a few bytes damaged

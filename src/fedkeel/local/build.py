@@ -90,9 +90,10 @@ class Workshop:
     def _chain(self) -> list[Layer] | str:
         """The model's layers, or why it is no chain of them."""
         try:
-            return chain(self.module, self._layout, self.data.shape)
+            trained, tested = (chain(self.module, self._layout, self.data.shape, mode) for mode in (True, False))
         except NotAChainError as error:
             return str(error)
+        return trained if trained == tested else "the model's forward pass is another one when it is tested"
 
     @cached_property
     def _layout(self) -> Layout:

@@ -20,6 +20,7 @@ from fedkeel.data.cache import cache_folder
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import cores
 from fedkeel.local.executors.choose import Choice
+from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.runner.machine import processor
 
@@ -48,6 +49,7 @@ def place(experiment: Section, data: FederatedData, module: nn.Module) -> Path:
         "data": [data.shape, int(data.sizes.sum()), int(data.sizes.max()), data.augment],
         "model": [str(module), [(name, list(p.shape), p.requires_grad) for name, p in module.named_parameters()]],
         "machine": [platform.machine(), processor(), cores()],
+        "native": found.isa if (found := library.load()) else None,
         "versions": [fedkeel.__version__, torch.__version__],
     }
     digest = sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()

@@ -63,9 +63,10 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     """
     asked = asked.completed
     if asked.native and workshop.not_native:
-        raise InputError(
-            f"executor.native: true is not accepted here: {workshop.not_native}; accepted: executor.native=false"
-        )
+        field, instead = "native: true", "executor.native=false"
+        if asked.kind == "threads":
+            field, instead = "kind: threads", "serial, vectorised or processes"
+        raise InputError(f"executor.{field} is not accepted here: {workshop.not_native}; accepted: {instead}")
     if asked.settled:
         if reason := objection(workshop, asked, orders):
             raise _refusal(asked, reason)
@@ -110,7 +111,7 @@ class _Contest:
 
     def why_not_native(self, chosen: ExecutorSettings) -> str | None:
         """Why PyTorch computes gradients, unless that was asked for or is faster."""
-        if chosen.native or self._asked.native is False:
+        if chosen.native or self._asked.native is False or self._asked.channels_last:
             return None
         refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "native" in way)
         reason = self._workshop.not_native or next(refused, None)
@@ -129,7 +130,8 @@ class _Contest:
             and self._run < _NOTICEABLE
         ):
             return [SERIAL]
-        native = [] if asked.native is False or self._workshop.not_native else self._native()
+        ruled_out = asked.native is False or asked.channels_last or self._workshop.not_native
+        native = [] if ruled_out else self._native()
         if asked.native:
             return native
         if native and self.seconds[native[0]] <= _CLEAR * self.seconds[SERIAL] / self._workers:
@@ -309,6 +311,8 @@ def _time(work: Callable[[], object]) -> float:
 def _refusal(asked: ExecutorSettings, reason: str) -> InputError:
     stacked = asked.stack or asked.kind == "vectorised"
     accepted = "executor.stack=0 and a kind other than vectorised" if stacked else "executor.channels_last=false"
+    if asked.native:
+        accepted = "kind serial, vectorised or processes" if asked.kind == "threads" else "executor.native=false"
     return InputError(
         f"executor: {asked.label} is not accepted for this model and method: {reason}; accepted: {accepted}"
     )

@@ -65,11 +65,17 @@ class Layer:
         return (self.outputs, rows // 2, columns // 2) if self.pool else (self.outputs, rows, columns)
 
 
-def chain(module: nn.Module, layout: Layout, shape: Sequence[int]) -> list[Layer]:
-    """The module's layers for samples of this shape; all of its parameters are trained, each in one layer."""
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules()):
-        raise NotAChainError("the model has hooks")
-    layers = _Reader(module, shape).layers()
+def chain(module: nn.Module, layout: Layout, shape: Sequence[int], training: bool = True) -> list[Layer]:
+    """The module's layers for samples of this shape; all of its parameters are trained, each in one layer.
+
+    As they are in training, or where the module is tested: a user's forward pass may depend on that.
+    """
+    for m in module.modules():
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            raise NotAChainError("the model has hooks")
+        if "forward" in vars(m):
+            raise NotAChainError("the model has a layer with a forward pass of its own")
+    layers = _Reader(module, shape, training).layers()
     names = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
     if sorted(names) != sorted(part.name for part in layout.parameters):
         raise NotAChainError("some of the model's parameters are frozen, tied or unused")
@@ -79,8 +85,9 @@ def chain(module: nn.Module, layout: Layout, shape: Sequence[int]) -> list[Layer
 class _Reader:
     """Goes through a traced module from its input to its output."""
 
-    def __init__(self, module: nn.Module, shape: Sequence[int]) -> None:
+    def __init__(self, module: nn.Module, shape: Sequence[int], training: bool) -> None:
         self._module = module
+        self._training = training
         self._shape = tuple(shape)
         """Of a sample as it is here."""
         self._layers: list[Layer] = []
@@ -91,7 +98,7 @@ class _Reader:
             self._linear("", self._module)
             return self._layers
         try:
-            nodes = list(fx.Tracer().trace(copy.deepcopy(self._module)).nodes)
+            nodes = list(fx.Tracer().trace(copy.deepcopy(self._module).train(self._training)).nodes)
         except Exception:  # whatever a user's forward does that cannot be traced
             raise NotAChainError("the model's forward pass cannot be traced") from None
         here = nodes[0]
@@ -176,6 +183,8 @@ class _Reader:
             Layer("convolution", layer.in_channels, layer.out_channels, **parameters, height=height, width=width, k=k)
         )
         self._change(pad=int(pad[0]))
+        if min(self._shape) < 1:
+            raise NotAChainError("the model has a convolution that is larger than its image")
 
     def _max_pool(self, layer: nn.MaxPool2d) -> None:
         before = self._layers[-1] if self._layers else None
@@ -221,7 +230,8 @@ class _Reader:
     def _flattens(self, node: fx.Node, what: Any) -> bool:
         """Whether the node makes [n, ...] into [n, features]."""
         if what in _FLATTEN:
-            return node.args[1:] == (1,) or (node.args[1:] == () and node.kwargs == {"start_dim": 1})
+            named = dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False)) | node.kwargs
+            return named in ({"start_dim": 1}, {"start_dim": 1, "end_dim": -1})
         if what in _RESHAPE and len(node.args) == 3:
             features = prod(self._shape)
             whole = node.args[1] in self._lengths and node.args[2] in (-1, features)

@@ -95,7 +95,7 @@ class Network:
         """out [k, D] <- base - or 0 - plus scale [k] times the gradient of each client's summed losses [k, b]."""
         k, b = y.shape
         self._check_weights(k, w, out, *([] if base is None else [base]))
-        self._check_samples(x[0], y[0])
+        self._check_samples(x, y)
         w, x, y = w if w.stride(1) == 1 else w.contiguous(), _together(x), _together(y)
         if k > 1 and x.stride(0) != y.stride(0) * self._sample:
             x, y = x.contiguous(), y.contiguous()
@@ -117,6 +117,7 @@ class Network:
         course, k = jobs.course, len(jobs.samples)
         self._check_weights(k, jobs.start, out)
         self._check_samples(jobs.x, jobs.y)
+        x, y = jobs.x.contiguous(), jobs.y.contiguous()
         kept = {
             "start": jobs.start,
             "offset": course.offset,
@@ -124,7 +125,7 @@ class Network:
         }
         vectors = {name: v if v is None or v.stride(1) == 1 else v.contiguous() for name, v in kept.items()}
         self._check_weights(k, *(v for v in vectors.values() if v is not None))
-        rates, order = jobs.rates.double().contiguous(), np.ascontiguousarray(jobs.order)
+        rates, order = jobs.rates.double().contiguous(), np.ascontiguousarray(jobs.order, dtype=np.int64)
         assert order.shape[0] == k == len(rates)
         assert out.stride(1) == 1
         assert (jobs.samples <= order.shape[2]).all()
@@ -145,7 +146,7 @@ class Network:
         limit = -1 if jobs.limit is None else jobs.limit
         local = _Local(None if mask is None else mask.data_ptr(), jobs.decay, jobs.clip, jobs.momentum, limit)
         space = self._space(int(jobs.batch.max()))
-        data = jobs.x.data_ptr(), jobs.y.data_ptr(), told.ctypes.data, k
+        data = x.data_ptr(), y.data_ptr(), told.ctypes.data, k
         self._functions.fk_run(space, self._threads, *data, ctypes.byref(local))
         return Outcomes(told["loss"], told["seen"], told["finite"] != 0)
 
@@ -155,10 +156,13 @@ class Network:
         """Test `w` [D] on all samples, or on those that are named: (hits, summed losses) of every `part` of them."""
         self._check_weights(1, w.unsqueeze(0))
         self._check_samples(x, y)
-        w, which = w.contiguous(), None if which is None else which.to(torch.int64).contiguous()
+        w, x, y = w.contiguous(), x.contiguous(), y.contiguous()
+        which = None if which is None else which.to(torch.int64).contiguous()
         count = len(y) if which is None else len(which)
         parts = -(-count // part)
         hits, losses = np.zeros(parts, np.int64), np.zeros(parts)
+        if not parts:
+            return hits, losses
         named = None if which is None else which.data_ptr()
         told = (w.data_ptr(), x.data_ptr(), y.data_ptr(), named, count, part, hits.ctypes.data, losses.ctypes.data)
         self._functions.fk_score(self._space(min(part, count)), self._threads, *told)
@@ -173,7 +177,9 @@ class Network:
                 )
 
     def _check_samples(self, x: Tensor, y: Tensor) -> None:
-        if x.dtype != self._dtype or x[0].numel() != self._sample or len(x) != len(y) or y.dtype != torch.int64:
+        """x [..., *shape], y [...]"""
+        fit = x.shape[: y.dim()] == y.shape and prod(x.shape[y.dim() :]) == self._sample
+        if not fit or x.dtype != self._dtype or y.dtype != torch.int64:
             raise FedkeelError(
                 f"native training was given samples {list(x.shape)} of {x.dtype}; "
                 f"accepted: {self._sample} numbers each, of {self._dtype}"

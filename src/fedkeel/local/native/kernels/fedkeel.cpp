@@ -36,7 +36,7 @@ FK_API fk_network* fk_new(const fk_layer* layers, int count, int batch, int64_t 
   if (type == 4) made->single = std::make_unique<Training<float>>(layers, count, batch, size);
   else made->twice = std::make_unique<Training<double>>(layers, count, batch, size);
   return made.release();
-} catch (const std::bad_alloc&) {
+} catch (const std::exception&) {
   return nullptr;
 }
 

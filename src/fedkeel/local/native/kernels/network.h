@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "convolution.h"
@@ -51,9 +52,8 @@ template <class T> class Network {
   };
   std::vector<std::unique_ptr<void, Freed>> memory;
   std::vector<Layer> layers;
-  std::vector<const T*> rows;   // the current samples, then zeros up to a whole number of batches
+  std::vector<const T*> rows;   // the current samples, then the last one again up to a whole number of batches
   std::vector<const T*> inner;  // the same samples as an inner layer sees them
-  std::vector<T> zeros;
   std::vector<int64_t> labels;
   V *logits, *transformed;
   T *by_sample, *turned_rows, *scratch;
@@ -73,6 +73,7 @@ template <class T> class Network {
   long sample = 0;    // numbers
 
   Network(const fk_layer* given, int count, int batch, long size) : size(size) {
+    if (!fit(given, count, batch, size)) throw std::invalid_argument("layers");
     together = std::min(batch, TOGETHER);
     const int batches = (together + L - 1) / L;
     long widest = 0, transforms = 0;
@@ -118,7 +119,6 @@ template <class T> class Network {
     turned_rows = make<T>(widest * batches * L);
     transformed = make<V>(transforms);
     scratch = make<T>((long)Linear<T>::COLUMNS * together);
-    zeros.resize(sample);
     rows.resize(batches * L);
     inner.resize(batches * L);
     labels.resize(batches * L);
@@ -150,9 +150,36 @@ template <class T> class Network {
   }
 
  private:
+  static bool fit(const fk_layer* given, int count, int batch, long size) {
+    long features = -1;  // of the layer before
+    for (int l = 0; l < count; l++) {
+      const fk_layer& d = given[l];
+      const bool convolves = d.kind == FK_CONVOLUTION, averages = d.kind == FK_AVERAGE;
+      if (std::min({d.inputs, d.height, d.width, d.outputs}) < 1 || d.pad < 0) return false;
+      const long seen = (long)d.inputs * d.height * d.width;
+      long rows = 1, columns = 1;
+      if (convolves) {
+        rows = (d.height + 2L * d.pad - d.k + 1) / (d.pool ? 2 : 1);
+        columns = (d.width + 2L * d.pad - d.k + 1) / (d.pool ? 2 : 1);
+        if (d.k < 1 || d.k > 7) return false;
+      } else if (averages) {
+        if (d.k < 1 || d.outputs != d.inputs || d.pool || d.relu || !l) return false;
+        rows = d.height / d.k, columns = d.width / d.k;
+      } else if (d.kind != FK_LINEAR || d.height != 1 || d.width != 1 || d.pool) {
+        return false;
+      }
+      if (rows < 1 || columns < 1 || (l && seen != features)) return false;
+      const long weights = averages ? 0 : (long)d.outputs * d.inputs * (convolves ? d.k * d.k : 1);
+      if (!averages && (d.weight < 0 || d.weight + weights > size || d.bias + d.outputs > size)) return false;
+      features = d.outputs * rows * columns;
+    }
+    return count > 0 && batch > 0;
+  }
+
   template <class Which> void take(const T* x, const int64_t* y, int some, Which which) {
+    // Lanes that are left over repeat the last sample: of zeros, something could overflow that does not otherwise.
     for (int i = 0; i < (some + L - 1) / L * L; i++) {
-      rows[i] = i < some ? x + which(i) * sample : zeros.data();
+      rows[i] = x + which(std::min(i, some - 1)) * sample;
       labels[i] = i < some ? y[which(i)] : 0;
     }
   }

@@ -28,6 +28,7 @@ template <class T> class Training {
         for (int i = 0; i < b; i++) job.loss += losses[i];
         job.seen += b;
       }
+    if (!steps && from != w) memcpy(w, from, network.size * sizeof(T));
     job.finite = std::isfinite(job.loss) && finite(w);
   }
 
