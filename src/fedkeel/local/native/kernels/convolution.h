@@ -1,8 +1,8 @@
 // Convolutions with stride 1 on images that lie side by side in the lanes of vectors.
 //
-// An image batch is [channel][row][column] of vectors; lane l belongs to sample l. A filter's weight is the same for all
-// samples, so every operation is a vector times a number. The inner loop computes 2x2 pixels of several outputs at once,
-// with all sums in registers: each vector that it loads serves several outputs, each weight four pixels.
+// A batch of images is [channel][row][column] of vectors; lane l belongs to sample l. A filter's weight is the same for
+// all samples, so every operation is a vector times a number. The inner loop computes 2x2 pixels of several outputs at
+// once, with all sums in registers: each vector that it loads serves several outputs, each weight four pixels.
 #pragma once
 #include <algorithm>
 
@@ -42,12 +42,14 @@ template <class T> struct Convolution : Vectors<T> {
       for (int c = 0; c < inputs; c++)
         for (int t = 0; t < kk; t++)
           FK_UNROLL for (int o = 0; o < N; o++)
-            *at++ = turned ? w[((long)c * outputs + first + o) * kk + kk - 1 - t] : w[((long)(first + o) * inputs + c) * kk + t];
+            *at++ = turned ? w[((long)c * outputs + first + o) * kk + kk - 1 - t]
+                           : w[((long)(first + o) * inputs + c) * kk + t];
     });
   }
 
-  // put(o, i, j, sums) for all outputs o and tiles of 2x2 pixels at (i, j); where a side is odd, the last tiles overlap.
-  template <class Put> static void correlate(const Correlation& d, const V* x, const T* packed, const T* bias, Put put) {
+  // put(o, i, j, sums) for all outputs o and tiles of 2x2 pixels at (i, j); at an odd side, the last tiles overlap.
+  template <class Put>
+  static void correlate(const Correlation& d, const V* x, const T* packed, const T* bias, Put put) {
     for (int ii = 0; ii < d.height; ii += 2) {
       const int i = std::max(0, std::min(ii, d.height - 2));
       const int ky0 = std::max(0, d.top - 1 - i), ky1 = std::min(d.k, d.top + d.rows - i);
@@ -110,8 +112,8 @@ template <class T> struct Convolution : Vectors<T> {
     in_blocks<MOST>(d.outputs, [&](auto n, int first) {
       for (int c = 0; c < d.inputs; c++)
         for (int ky = 0; ky < K; ky++) {
-          T* to = dw + first * filter + (c * K + ky) * K;
-          filter_row<decltype(n)::value, K>(d, x + c * d.x.channel + ky * d.x.row, g + first * d.g.channel, ky, to, filter);
+          const V *seen = x + c * d.x.channel + ky * d.x.row, *mine = g + first * d.g.channel;
+          filter_row<decltype(n)::value, K>(d, seen, mine, ky, dw + first * filter + (c * K + ky) * K, filter);
         }
     });
   }

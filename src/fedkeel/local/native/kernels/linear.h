@@ -39,7 +39,8 @@ template <class T> struct Linear : Vectors<T> {
     for (int part = 0, t = 0; part < parts; part++) {
       const int n = (d.inputs - t) / (parts - part);
       in_blocks<OUTPUTS>(d.outputs, [&](auto block, int o) {
-        tile<decltype(block)::value, S>(d, w + o * d.across + t * d.along, x + t, n, t ? nullptr : bias ? bias + o : nullptr, t > 0, y + o);
+        const T* first = bias && !t ? bias + o : nullptr;
+        tile<decltype(block)::value, S>(d, w + o * d.across + t * d.along, x + t, n, first, t > 0, y + o);
       });
       t += n;
     }
@@ -64,7 +65,8 @@ template <class T> struct Linear : Vectors<T> {
 
   // to[o][i] = base[o][i] + sum over samples b of g[o][b] rows[b][i]; base may be null (zeros) or `to` itself.
   static constexpr int COLUMNS = 64;  // that are computed at a time; `scratch` holds so many of every sample
-  static void outer(const T* g, int samples, const T* const* rows, const T* base, T* to, int outputs, int inputs, T* scratch) {
+  static void outer(const T* g, int samples, const T* const* rows, const T* base, T* to, int outputs, int inputs,
+                    T* scratch) {
     for (int i = 0; i < inputs; i += COLUMNS) {
       const int n = std::min(COLUMNS, inputs - i);
       for (int b = 0; b < samples; b++) {
@@ -78,8 +80,10 @@ template <class T> struct Linear : Vectors<T> {
         int t = 0;
         for (; t + 2 * L <= n; t += 2 * L)
           columns<decltype(block)::value, 2>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, L);
-        for (; t < n; t += L)
-          columns<decltype(block)::value, 1>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, std::min(L, n - t));
+        for (; t < n; t += L) {
+          const int some = std::min(L, n - t);
+          columns<decltype(block)::value, 1>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, some);
+        }
       });
     }
   }

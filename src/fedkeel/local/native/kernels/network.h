@@ -37,7 +37,7 @@ template <class T> class Network {
     // Of convolutions:
     I* choice;                // [batches][out_size], which of four pixels the max-pool took; -1 where the ReLU is 0
     V* spread;                // gradient before the pool and the ReLU, padded for the way back
-    int border;               // zeros around a client's filters that the way back needs; negative: pixels to leave out
+    int border;               // zeros around it that the way back needs; negative: pixels to leave out
     Strides out;              // of `spread`
     long spread_size;
     bool winograd;
@@ -102,7 +102,8 @@ template <class T> class Network {
         d.choice = d.pool ? make<I>(batches * d.out_size) : nullptr;
         d.spread = make<V>(batches * d.spread_size + 2 * d.out.row);
         d.winograd = Winograd<T>::suits(d.inputs, d.outputs, d.k);
-        const long weights = d.winograd ? 16 * Winograd<T>::stride(d.inputs, d.outputs) : (long)d.outputs * d.inputs * d.k * d.k;
+        const long weights =
+            d.winograd ? 16 * Winograd<T>::stride(d.inputs, d.outputs) : (long)d.outputs * d.inputs * d.k * d.k;
         d.packed = make<T>(weights);
         d.turned = l ? make<T>(weights) : nullptr;
         if (d.winograd) transforms = std::max(transforms, Winograd<T>::scratch(d.inputs, d.outputs));
@@ -128,18 +129,21 @@ template <class T> class Network {
   // number; base may be null (zeros) or `to`, and for up to `TOGETHER` samples `to` may be w. Puts each sample's loss
   // into `losses`.
   template <class Which>
-  void gradient(const T* w, const T* x, const int64_t* y, Which which, int b, T scale, const T* base, T* to, T* losses) {
+  void gradient(const T* w, const T* x, const int64_t* y, Which which, int b, T scale, const T* base, T* to,
+                T* losses) {
     for (int at = 0; at < b; at += together, base = to) {
       const int some = std::min(together, b - at);
       take(x, y, some, [&](int i) { return which(at + i); });
       forward(w, some);
       for (int i = 0; i < some; i += L)
-        Softmax<T>::backward(logits + i / L * (long)classes, classes, &labels[i], std::min(L, some - i), scale, losses + at + i);
+        Softmax<T>::backward(logits + i / L * (long)classes, classes, &labels[i], std::min(L, some - i), scale,
+                             losses + at + i);
       backward(w, some, base, to);
     }
   }
 
-  template <class Which> void score(const T* w, const T* x, const int64_t* y, Which which, int b, double& loss, int64_t& hits) {
+  template <class Which>
+  void score(const T* w, const T* x, const int64_t* y, Which which, int b, double& loss, int64_t& hits) {
     for (int at = 0; at < b; at += together) {
       const int some = std::min(together, b - at);
       take(x, y, some, [&](int i) { return which(at + i); });
@@ -317,7 +321,9 @@ template <class T> class Network {
       const V* y = output(l, 0);
       for (long i = 0; i < count * (long)d.outputs; i++) g[i] = y[i] <= V{} ? V{} : g[i];
     }
-    if (l) Linear<T>::product({d.inputs, d.outputs, count, 1, d.inputs, d.outputs, d.inputs}, w + d.weight, g, nullptr, d.d_input);
+    if (l)
+      Linear<T>::product({d.inputs, d.outputs, count, 1, d.inputs, d.outputs, d.inputs}, w + d.weight, g, nullptr,
+                         d.d_input);
     for (int o = 0; o < d.outputs; o++) {
       T sum = 0;
       for (int i = 0; i < some; i++) sum += by_sample[(long)o * some + i] = g[i / L * (long)d.outputs + o][i % L];
@@ -325,11 +331,13 @@ template <class T> class Network {
     }
     const T* const* seen = rows.data();  // the first layer's input lies in the data
     if (l) {
-      for (int s = 0; s < count; s++) Q::apart(d.input + s * d.in_size, d.inputs, turned_rows + s * L * (long)d.inputs, d.inputs);
+      for (int s = 0; s < count; s++)
+        Q::apart(d.input + s * d.in_size, d.inputs, turned_rows + s * L * (long)d.inputs, d.inputs);
       for (int i = 0; i < some; i++) inner[i] = turned_rows + i * (long)d.inputs;
       seen = inner.data();
     }
-    Linear<T>::outer(by_sample, some, seen, base ? base + d.weight : nullptr, to + d.weight, d.outputs, d.inputs, scratch);
+    Linear<T>::outer(by_sample, some, seen, base ? base + d.weight : nullptr, to + d.weight, d.outputs, d.inputs,
+                     scratch);
   }
 
   void convolution_backward(int l, const T* w, int count, const T* base, T* to) {
@@ -397,7 +405,8 @@ template <class T> class Network {
       for (int c = 0; c < d.inputs; c++)
         for (int i = 0; i < d.out_rows * d.k; i++)
           for (int j = 0; j < d.out_columns * d.k; j++)
-            dx[((long)c * d.height + i) * d.width + j] = g[((long)c * d.out_rows + i / d.k) * d.out_columns + j / d.k] * share;
+            dx[((long)c * d.height + i) * d.width + j] =
+                g[((long)c * d.out_rows + i / d.k) * d.out_columns + j / d.k] * share;
     }
   }
 };

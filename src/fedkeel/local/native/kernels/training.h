@@ -12,7 +12,8 @@ template <class T> class Training {
   std::vector<T> g, velocity, losses;
 
  public:
-  Training(const fk_layer* layers, int count, int batch, long size) : network(layers, count, batch, size), losses(batch) {}
+  Training(const fk_layer* layers, int count, int batch, long size)
+      : network(layers, count, batch, size), losses(batch) {}
 
   void run(fk_job& job, const T* x, const int64_t* y, const fk_local& local) {
     const T* from = (const T*)job.start;
@@ -46,7 +47,8 @@ template <class T> class Training {
 
   long sample() const { return network.sample; }
 
-  void score(const T* w, const T* x, const int64_t* y, const int64_t* which, int64_t first, int count, double& loss, int64_t& hits) {
+  void score(const T* w, const T* x, const int64_t* y, const int64_t* which, int64_t first, int count, double& loss,
+             int64_t& hits) {
     network.score(w, x, y, [&](int64_t i) { return which ? which[first + i] : first + i; }, count, loss, hits);
   }
 
