@@ -59,7 +59,7 @@ FK_API void fk_run(fk_network** networks, int threads, const void* x, const int6
 FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
                          int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
                          const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
-// Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part` of them.
+// Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part`.
 FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
                      const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);
 // What this processor's multiply-add units can do at best, on one core: operations per second.

@@ -82,7 +82,8 @@ template <class T> struct Linear : Vectors<T> {
           columns<decltype(block)::value, 2>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, L);
         for (; t < n; t += L) {
           const int some = std::min(L, n - t);
-          columns<decltype(block)::value, 1>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, some);
+          columns<decltype(block)::value, 1>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs,
+                                             some);
         }
       });
     }
