@@ -102,8 +102,8 @@ def measure(workload: Workload, times: int, rounds: int) -> Row:
 def told(row: Row) -> str:
     """A workload's choices in a few lines."""
     lines = [
-        f"{row['workload']} {row['about']}: chosen in {row['median_seconds']:.2f} s (median; at most {row['max_seconds']:.2f}), "
-        f"rounds {row['apart']:.2f} times apart"
+        f"{row['workload']} {row['about']}: chosen in {row['median_seconds']:.2f} s (median), "
+        f"{row['max_seconds']:.2f} s at most; rounds {row['apart']:.2f} times apart"
     ]
     lines += [
         f"  {each['times']:3} x {compact(each['executor'])}: {1e3 * each['seconds_per_round']:.1f} ms a round"
