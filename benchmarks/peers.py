@@ -8,7 +8,7 @@ rounds counts, without set-up and the first two rounds; of a contender the media
 train with the plain bare loop, as most people's would, or with the tuned one, so that what differs is the framework
 around it; how each is set up stands in `peers/`. fedkeel chooses its executor anew in each process.
 P1 is pfl-research's own benchmark, see `workloads.py`. A round of W5 takes Flower half a minute: it is left out there,
-unless it is named by `--contenders`. What failed is tried again, twice, and recorded.
+unless it is the only one that `--contenders` names. What failed is tried again, twice, and recorded.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def loop_of(contender: str) -> str:
 
 
 def contenders(asked: Sequence[str], loops: str, name: str) -> list[str]:
-    """With each peer as often as there are loops; without those that are left out, unless they were named."""
+    """With each peer as often as there are loops; without those that are left out, unless nobody else was named."""
     found = []
     for each in asked or [*HERE_RUN, *PEERS]:
         if each not in PEERS:
             found.append(each)
-        elif asked or each not in LEFT_OUT.get(name, ()):
+        elif [*asked] == [each] or each not in LEFT_OUT.get(name, ()):
             found += [f"{each}-{loop}" for loop in (("plain", "tuned") if loops == "both" else (loops,))]
     return found
 

@@ -15,7 +15,7 @@ workloads, times their number. Whatever a round does beside the layers' products
 
 The yardsticks are whole runs of `fedkeel run` as processes of their own: start, data, rounds, tests, figures. The first
 run chooses an executor, later ones remember it. `yardstick` is logistic regression on MNIST, tested after each of 100
-rounds; `pfl-cifar10` is pfl-research's own benchmark (see `workloads.py`), 10 rounds and a test, and the same without
+rounds; `pfl-cifar10` is pfl-research's own benchmark (see `workloads.py`), 5 rounds and a test, and the same without
 dropout. Choices that were remembered before are not used.
 """
 
@@ -154,7 +154,8 @@ def measure_yardstick(name: str, overrides: Sequence[str], repeats: int) -> Row:
     settings = {**YARDSTICKS[name], **dict(each.split("=", 1) for each in overrides)}
     given = [f"{key}={value}" for key, value in settings.items()]
     path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    walls, summary = [], {}
+    walls: list[float] = []
+    summary: Row = {}
     shutil.rmtree(cache_folder() / "executors", ignore_errors=True)  # of `fresh_choices`
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:

@@ -143,7 +143,7 @@ WORKLOADS = {
             32,
             500,
             target=0.35,
-            rounds=7,
+            rounds=5,
             options={"dropout": 0},
         ),
         Workload(
@@ -182,7 +182,7 @@ PUBLIC = {
         10,
         50,
         target=None,
-        rounds=5,
+        rounds=3,
         clients=1_000,
         per_round=50,
         options={"dropout": dropout},
@@ -216,8 +216,8 @@ YARDSTICKS: dict[str, dict[str, object]] = {
             "model.dropout": PUBLIC[name].options["dropout"],
             "clients": PUBLIC[name].clients,
             "per_round": PUBLIC[name].per_round,
-            "rounds": 10,
-            "evaluate_every": 10,
+            "rounds": 5,
+            "evaluate_every": 5,
             "local.batch_size": PUBLIC[name].batch,
         }
         for suffix, name in (("", "P1"), ("-no-dropout", "P2"))
