@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from methods import STACKS
 from workloads import WORKLOADS, Workload
 
 from fedkeel import Experiment, run
@@ -31,6 +30,8 @@ from fedkeel.runner.simulation import Simulation
 METHODS = ("fedbuff", "fedasync", "fedasmu", "fedssmu")
 ROUNDS = 5
 """Of a block."""
+STACKS = {"linear": 5, "mlp-400": 2}
+"""Clients at once: what `auto` chose with two workers before there were native kernels, or near it."""
 FLEET = ["fleet.speed_ratio=5", "local.epochs=2"]
 SCALE = [
     "dataset=mnist", "model=linear", "clients=10000", "per_round=100", "rounds=1000000", "limit_seconds=6000",

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install what benchmarks/peers.py compares fedkeel with, each into an environment of its own: DIR/flower and DIR/pfl.
-# fedkeel goes into both, because its models and the tuned loop are what the peers' clients train with.
+# fedkeel goes into both, because its models and the bare loops are what the peers' clients train with.
 #
 #     benchmarks/install_peers.sh DIR [PYTHON]
 set -u

@@ -1,22 +1,45 @@
-"""The tables and the figure of docs/benchmarks.md, from what the benchmarks wrote.
+"""The tables of docs/benchmarks.md, from what the benchmarks wrote.
 
-python benchmarks/report.py benchmarks/results > tables.md      # reads speed.json, peers.json and scale.json there
+python benchmarks/report.py benchmarks/results > tables.md
 python benchmarks/speed.py --from benchmarks/results/speed.json --peers benchmarks/results/peers.json --plot FILE
+
+Reads speed.json, peers.json, methods.json, choices.json and scale.json there; what is not there is left out.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed import compact
+import methods
+from speed import compact, percent, tell
 
 Row = dict[str, Any]
-NAMES = {"plain-2": "plain, 2 threads", "plain-1": "plain, 1 thread", "fedkeel": "fedkeel"}
-NAMES |= {"tuned-2": "tuned, 2 threads", "tuned-1": "tuned, 1 thread", "flower": "Flower", "pfl": "pfl-research"}
+NAMES = {
+    "plain-2": "plain, 2 threads",
+    "plain-1": "plain, 1 thread",
+    "tuned-2": "tuned, 2 threads",
+    "tuned-1": "tuned, 1 thread",
+    "fedkeel": "fedkeel",
+    "flower-plain": "Flower, plain loop",
+    "flower-tuned": "Flower, tuned loop",
+    "pfl-plain": "pfl-research, plain loop",
+    "pfl-tuned": "pfl-research, tuned loop",
+}
+GOALS = {
+    ("W1", "flower-plain"): 5,
+    ("W2", "flower-plain"): 20,
+    ("W1", "pfl-plain"): 3,
+    ("W2", "pfl-plain"): 3,
+    ("W3", "pfl-plain"): 1.5,
+    ("W5", "pfl-plain"): 5,
+}
+"""How many times as fast fedkeel is meant to be."""
+WALL_GOAL = 4.0
+"""Seconds of the MNIST yardstick."""
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -24,46 +47,89 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+def _met(good: bool) -> str:
+    return "" if good else " (missed)"
+
+
 def speed(report: Row) -> str:
-    who = ["plain-2", "plain-1", "tuned-2", "tuned-1", "fedkeel"]
-    rows = [
-        [
-            f"{row['workload']} {row['about']}",
-            *(f"{row['median'][each]:.3f}" for each in who),
-            f"**{row['ratio']:.2f}**",
-            f"{row['ratio_to_tuned']:.2f}",
-            f"{row['target']:.2f}",
-            compact(row["executor"]),
-        ]
-        for row in report["workloads"]
-    ]
-    yard = report["yardstick"]
-    heads = ["workload", *(NAMES[each] for each in who), "to plain", "to tuned", "target", "executor that auto chose"]
-    return (
-        table(heads, rows)
-        + f"\nYardstick: {yard['wall_seconds']:.1f} s in all, {yard['run_seconds']:.1f} s of it in rounds with a test "
-        f"after each; accuracy {yard['accuracy']:.2%}.\n"
-    )
+    who = [each for each in list(NAMES)[:5] if any(each in row["median"] for row in report["workloads"])]
+    rows = []
+    for row in report["workloads"]:
+        target = row["target"]
+        rows.append(
+            [
+                f"{row['workload']} {row['about']}",
+                *(f"{row['median'][each]:.3f}" if each in row["median"] else "" for each in who),
+                f"**{row['ratio']:.3f}**",
+                "" if target is None else f"{target:.2f}" + _met(row["ratio"] <= target),
+                f"{row['ratio_to_tuned']:.3f}",
+                f"{row['clients_per_second']:,.0f}",
+                percent(row),
+                compact(row["executor"], row["instruction_set"]),
+            ]
+        )
+    heads = ["workload", *(NAMES[each] for each in who), "to plain", "target", "to tuned", "clients/s", "of peak"]
+    text = table([*heads, "executor that auto chose"], rows)
+    if most := report["peak"]:
+        text += (
+            f"\nPeak of one core in the same run ({most['instruction_set']}): {most['one_core'] / 1e9:.0f} GFLOP/s; of "
+            f"both at once: {most['all_cores'] / 1e9:.0f}.\n"
+        )
+    for row in report["workloads"]:
+        unsteady = [who for who, (low, high) in row["quartiles"].items() if high > 1.3 * low]
+        text += f"\n{row['workload']}: {', '.join(unsteady)} varied by more than 30 %.\n" if unsteady else ""
+        text += f"\n{row['workload']}: {row['why_not_native']}\n" if row["why_not_native"] else ""
+    return text + "".join(f"\n- {tell(yard)}{_goal(yard)}" for yard in report["yardsticks"]) + "\n"
+
+
+def _goal(yard: Row) -> str:
+    if yard["name"] != "yardstick" or "failed" in yard:
+        return ""
+    return f"; goal {WALL_GOAL:g} s" + _met(yard["wall_seconds"] <= WALL_GOAL)
 
 
 def peers(report: Row) -> str:
     who = [each for each in NAMES if any(each in row["median"] for row in report["workloads"])]
     rows = []
     for row in report["workloads"]:
-        ours = row["median"]["fedkeel"]
-        cells = [
-            f"{row['median'][each]:.3f}" + (f" ({row['median'][each] / ours:.1f}x)" if each != "fedkeel" else "")
-            if each in row["median"]
-            else row["failed"].get(each, "")
-            for each in who
-        ]
+        ours = row["median"].get("fedkeel")
+        cells = []
+        for each in who:
+            taken = row["median"].get(each)
+            if taken is None:
+                cells.append(row["failed"].get(each, ""))
+            elif each == "fedkeel" or not ours:
+                cells.append(f"{taken:.3f}")
+            else:
+                goal = GOALS.get((row["workload"], each))
+                more = "" if goal is None else f", goal {goal:g}" + ("" if taken / ours >= goal else " missed")
+                cells.append(f"{taken:.3f} ({taken / ours:.1f}x{more})")
         rows.append([f"{row['workload']} {row['about']}", *cells])
-    return table(["workload", *(NAMES[each] for each in who)], rows)
+    text = table(["workload", *(NAMES[each] for each in who)], rows)
+    for row in report["workloads"]:
+        told = sorted({each["how"] for each in row["runs"].get("fedkeel", [])})
+        text += f"\n{row['workload']} fedkeel: {'; or '.join(told)}." if told else ""
+        for contender, why in row["failures"].items():
+            text += f"\n{row['workload']} {NAMES[contender]}: failed {len(why)} time(s): {why[-1]}."
+    return text + "\n"
+
+
+def choices(report: Row) -> str:
+    rows = []
+    for row in report["workloads"]:
+        chosen = "; ".join(
+            f"{each['times']} x {compact(each['executor'])} ({1e3 * each['seconds_per_round']:.3g} ms)"
+            for each in row["chosen"]
+        )
+        times = f"{row['median_seconds']:.2f}", f"{row['max_seconds']:.2f}", f"{row['apart']:.2f}"
+        rows.append([f"{row['workload']} {row['about']}", *times, chosen])
+    heads = ["workload", "s to choose, median", "at most", "slowest / fastest", f"chosen, of {report['times']}"]
+    return table(heads, rows)
 
 
 def scale(rows: Sequence[Row]) -> str:
     return table(
-        ["clients", "samples", "features", "ms a round", "peak, GiB", "of a worker, GiB"],
+        ["clients", "samples", "features", "ms a round", "peak, GiB", "of a worker, GiB", "executor"],
         [
             [
                 f"{row['clients']:,}",
@@ -72,20 +138,37 @@ def scale(rows: Sequence[Row]) -> str:
                 f"{1e3 * row['seconds_per_round']:.0f}",
                 f"{row['peak_gib']:.2f}",
                 f"{row['peak_of_a_worker_gib']:.2f}",
+                compact(row["executor"]),
             ]
             for row in rows
         ],
     )
 
 
+TABLES: dict[str, Callable[[Any], str]] = {
+    "speed": speed,
+    "peers": peers,
+    "methods": methods.table,
+    "choices": choices,
+    "scale": scale,
+}
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    for name, tell in (("speed", speed), ("peers", peers), ("scale", scale)):
-        report = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    for name, tables in TABLES.items():
+        path = folder / f"{name}.json"
+        if not path.exists():
+            print(f"{name}: no {path}\n")
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(report, dict) and "machine" not in report:
+            print(f"{name}: {path} is of an earlier version of the benchmark\n")
+            continue
         if isinstance(report, dict):
             machine = report["machine"]
             print(f"{name}: {report['date']}, {machine['cpu']}, {machine['cores']} cores, torch {machine['torch']}\n")
-        print(tell(report))
+        print(tables(report).rstrip() + "\n")
 
 
 if __name__ == "__main__":

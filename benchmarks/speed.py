@@ -1,28 +1,38 @@
 """Seconds a round: fedkeel against two bare PyTorch loops (`bare.py`), interleaved in one run.
 
     python benchmarks/speed.py [--only W1,W2] [--rounds N] [--set executor=serial] [--json FILE]
-    python benchmarks/speed.py --plot speed.png [--peers peers.json]
+    python benchmarks/speed.py --from benchmarks/results/speed.json --plot speed.png [--peers peers.json]
 
 After each of fedkeel's rounds the plain loop and the tuned one train the same clients, each with two threads, then with
 one, so all meet the same state of the machine. A round of fedkeel is the time between two such interruptions: dispatch,
 training, aggregation, records. Not counted are set-up, the first two rounds and the last, which tests the model.
 A ratio is to the faster of one and two threads: with other work on the second core, PyTorch's two threads wait for each
-other and take many times as long. The target stands beside the ratio to the plain loop, which fits the description of
-the loop it was set against; the ratio to the tuned one is the stricter.
-The yardstick is a whole `fedkeel run` as a process of its own: start, data, rounds with a test after each, figures.
+other and take many times as long. The target stands beside the ratio to the plain loop.
+
+fedkeel's share of the peak is a round's floating-point operations (`Workload.flops`) in its seconds, against what the
+multiply-add units of the cores that it uses can do: that of one core, the most that was seen before and after the
+workloads, times their number. Whatever a round does beside the layers' products counts as time, not as operations.
+
+The yardsticks are whole runs of `fedkeel run` as processes of their own: start, data, rounds, tests, figures. The first
+run chooses an executor, later ones remember it. `yardstick` is logistic regression on MNIST, tested after each of 100
+rounds; `pfl-cifar10` is pfl-research's own benchmark (see `workloads.py`), 5 rounds and a test, and the same without
+dropout. Choices that were remembered before are not used.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -33,29 +43,40 @@ import torch
 from bare import LOOPS, BareLoop, seconds
 from rich.console import Console
 from rich.table import Table
-from workloads import WORKLOADS, YARDSTICK, Workload, add_choice
+from workloads import ALL, PUBLIC, WORKLOADS, YARDSTICKS, Workload, add_choice, fresh_choices
 
 from fedkeel import RoundEnd, run
+from fedkeel.data.cache import cache_folder
+from fedkeel.local.build import cores
+from fedkeel.local.native.library import load
 
+HERE = Path(__file__).resolve().parent
 WARM_UP, LAST = 2, 1
-PEERS = {"pfl": "#E69F00", "flower": "#CC79A7"}
-COLOURS = {"fedkeel": "#0072B2", "tuned loop": "#999999", **PEERS}  # Okabe and Ito's, safe for the colour-blind
+WHO = ("plain-2", "plain-1", "tuned-2", "tuned-1", "fedkeel")
+PEERS = {
+    "pfl-plain": ("pfl-research, plain loop", "#E69F00", ""),
+    "pfl-tuned": ("pfl-research, tuned loop", "#E69F00", "////"),
+    "flower-plain": ("Flower, plain loop", "#CC79A7", ""),
+    "flower-tuned": ("Flower, tuned loop", "#CC79A7", "////"),
+}
+# Okabe and Ito's colours, safe for the colour-blind; what trains with the tuned loop is hatched.
+LOOKS = {"fedkeel": ("fedkeel", "#0072B2", ""), "tuned loop": ("tuned loop alone", "#999999", "////"), **PEERS}
 Row = dict[str, Any]
 
 
 class Rounds:
     """The run's observer: takes the time and lets the bare loop train in between."""
 
-    def __init__(self, loops: dict[str, BareLoop]) -> None:
-        self.loops = loops
-        self.seconds: dict[str, list[float]] = {"fedkeel": [], **{f"{who}-{n}": [] for who in loops for n in (2, 1)}}
+    def __init__(self, loops: dict[str, BareLoop], threads: Sequence[int]) -> None:
+        self.loops, self.threads = loops, threads
+        self.seconds: dict[str, list[float]] = {"fedkeel": [], **{f"{who}-{n}": [] for who in loops for n in threads}}
         self._resumed = time.perf_counter()
 
     def __call__(self, end: RoundEnd) -> None:
         self.seconds["fedkeel"].append(time.perf_counter() - self._resumed)
         clients = [arrival.client for arrival in end.arrivals]
         for who, loop in self.loops.items():
-            for count in (2, 1):
+            for count in self.threads:
                 self.seconds[f"{who}-{count}"].append(seconds(loop, clients, count))
         self._resumed = time.perf_counter()
 
@@ -63,48 +84,104 @@ class Rounds:
         return {who: taken[WARM_UP:-LAST] for who, taken in self.seconds.items()}
 
 
-def measure(workload: Workload, rounds: int | None, overrides: Sequence[str]) -> Row:
+def peak() -> Row | None:
+    """Floating-point operations a second of one core's multiply-add units, alone and while all others are as busy."""
+    library = load()
+    if library is None:
+        return None
+    function = library.handle.fk_peak
+    function.argtypes, function.restype = [ctypes.c_int], ctypes.c_double
+    one = max(function(4) for _ in range(3))
+    with ThreadPoolExecutor(cores()) as pool:
+        together = [sum(pool.map(function, [4] * cores())) for _ in range(3)]
+    return {"instruction_set": library.isa, "one_core": one, "all_cores": max(together)}
+
+
+def highest(found: Sequence[Row | None]) -> Row | None:
+    """What the machine can do, not what other work left of it."""
+    known = [each for each in found if each]
+    most = {key: max(each[key] for each in known) for key in ("one_core", "all_cores")} if known else {}
+    return {**known[0], **most} if known else None
+
+
+def used(executor: Row) -> int:
+    """Cores that an executor keeps busy."""
+    return (executor["workers"] or cores()) if executor["kind"] in ("threads", "processes") else 1
+
+
+def measure(workload: Workload, rounds: int | None, overrides: Sequence[str], threads: Sequence[int] = (2, 1)) -> Row:
     counted = rounds or workload.rounds
     experiment = workload.experiment(counted + WARM_UP + LAST, overrides)
     data = workload.data()
-    observer = Rounds({LOOPS[tricks]: BareLoop(experiment, data, tricks) for tricks in (False, True)})
+    observer = Rounds({LOOPS[tricks]: BareLoop(experiment, data, tricks) for tricks in (False, True)}, threads)
     with tempfile.TemporaryDirectory() as folder:
         result = run(experiment, out=Path(folder) / "run", data=data, progress=observer)
     taken = observer.counted()
     median = {who: float(np.median(each)) for who, each in taken.items()}
+    bare = {who: min(median[f"{who}-{count}"] for count in threads) for who in observer.loops}
+    summary = result.summary
     return {
         "workload": workload.name,
         "about": workload.about,
         "rounds": counted,
+        "random_data": workload.random,
         "median": median,
         "quartiles": {who: np.percentile(each, [25, 75]).tolist() for who, each in taken.items()},
-        "ratio": median["fedkeel"] / min(median["plain-2"], median["plain-1"]),
-        "ratio_to_tuned": median["fedkeel"] / min(median["tuned-2"], median["tuned-1"]),
+        "ratio": median["fedkeel"] / bare["plain"],
+        "ratio_to_tuned": median["fedkeel"] / bare["tuned"],
         "target": workload.target,
-        "executor": result.summary.get("executor"),
-        "seconds_per_round_median": result.summary.get("seconds_per_round_median"),
+        "clients_per_second": workload.per_round / median["fedkeel"],
+        "flops": workload.flops,
+        "executor": summary["executor"],
+        "instruction_set": summary["instruction_set"],
+        "why_not_native": summary["why_not_native"],
+        "seconds_per_round_median": summary["seconds_per_round_median"],
         "seconds": taken,
     }
 
 
-def measure_yardstick(overrides: Sequence[str]) -> Row:
-    settings = {**YARDSTICK, **dict(each.split("=", 1) for each in overrides)}
-    code = "from fedkeel.cli import main; main()"
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        given = [f"{key}={value}" for key, value in settings.items()]
-        start = time.perf_counter()
-        command = [sys.executable, "-c", code, "run", "--out", str(out), "--set", *given]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wall = time.perf_counter() - start
-        if done.returncode:
-            raise SystemExit(f"the yardstick failed: {(done.stderr or done.stdout).strip()}")
-        summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+def shares(rows: Sequence[Row], most: Row | None) -> None:
+    """Add to each row what part it is of the peak of the cores that it used."""
+    for row in rows:
+        row["cores_used"] = used(row["executor"])
+        attained = row["flops"] / row["median"]["fedkeel"]
+        row["gflops"] = attained / 1e9
+        row["share_of_peak"] = attained / (row["cores_used"] * most["one_core"]) if most else None
+
+
+def measure_yardstick(name: str, overrides: Sequence[str], repeats: int) -> Row:
+    """Whole commands, one after the other; the first has no choice of an executor to remember."""
+    settings = {**YARDSTICKS[name], **dict(each.split("=", 1) for each in overrides)}
+    given = [f"{key}={value}" for key, value in settings.items()]
+    path = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    walls: list[float] = []
+    summary: Row = {}
+    shutil.rmtree(cache_folder() / "executors", ignore_errors=True)  # of `fresh_choices`
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "run"
+            start = time.perf_counter()
+            code = "from fedkeel.cli import main; main()"
+            command = [sys.executable, "-c", code, "run", "--out", str(out), "--set", *given]
+            environment = {**os.environ, "PYTHONPATH": path}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            walls.append(time.perf_counter() - start)
+            if done.returncode:
+                return {"name": name, "failed": (done.stderr or done.stdout).strip().splitlines()[-1]}
+            summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     return {
-        "wall_seconds": wall,
+        "name": name,
+        "first_seconds": walls[0],
+        "wall_seconds": float(np.median(walls[1:] or walls)),
+        "walls": walls,
+        "rounds": summary["rounds"],
         "run_seconds": summary["wall_seconds"],
+        "seconds_per_round": summary["seconds_per_round_median"],
+        "clients_per_second": summary["per_round"] / summary["seconds_per_round_median"],
         "accuracy": summary["final_accuracy"],
-        "executor": summary.get("executor"),
+        "executor": summary["executor"],
+        "instruction_set": summary["instruction_set"],
+        "why_not_native": summary["why_not_native"],
     }
 
 
@@ -127,44 +204,71 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def compact(value: Any) -> str:
+def compact(value: Any, isa: str | None = None) -> str:
     """The executor in a few words: {"kind": "processes", "stack": 5, "workers": None} is "processes, stack 5"."""
     if not isinstance(value, dict):
         return str(value)
     words = []
     for name, each in value.items():
         if isinstance(each, bool):
-            words += [name] * each
+            words += [f"{name} ({isa})" if name == "native" and isa else name] * each
         elif isinstance(each, str | int | float):
             words.append(str(each) if name == "kind" else f"{name} {each}")
     return ", ".join(words)
 
 
-def print_table(rows: Sequence[Row], yardstick: Row | None) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 190)
+def print_table(report: Row) -> None:
+    rows = report["workloads"]
+    console = Console(width=None if sys.stdout.isatty() else 210)
     table = Table(title="Seconds a round, median (quartiles), and fedkeel's as a share of the loops'")
     table.add_column("workload")
-    for head in ("plain, 2 threads", "1 thread", "tuned, 2 threads", "1 thread", "fedkeel"):
-        table.add_column(head, justify="right")
-    for head in ("to plain", "target", "to tuned"):
+    who = [each for each in WHO if any(each in row["median"] for row in rows)]
+    heads = [each.replace("-", ", ") + " thread(s)" if each != "fedkeel" else each for each in who]
+    for head in (*heads, "to plain", "target", "to tuned", "clients/s", "of peak"):
         table.add_column(head, justify="right")
     table.add_column("executor")
     for row in rows:
-        cells = [_spread(row, who) for who in ("plain-2", "plain-1", "tuned-2", "tuned-1", "fedkeel")]
-        met = "green" if row["ratio"] <= row["target"] else "red"
-        ratios = [f"[{met}]{row['ratio']:.3f}[/]", f"{row['target']:.2f}", f"{row['ratio_to_tuned']:.3f}"]
-        table.add_row(f"{row['workload']} {row['about']}", *cells, *ratios, compact(row["executor"]))
+        cells = [_spread(row, each) if each in row["median"] else "" for each in who]
+        met = "" if row["target"] is None else "green" if row["ratio"] <= row["target"] else "red"
+        ratio = f"[{met}]{row['ratio']:.3f}[/]" if met else f"{row['ratio']:.3f}"
+        target = "" if row["target"] is None else f"{row['target']:.2f}"
+        more = [ratio, target, f"{row['ratio_to_tuned']:.3f}", f"{row['clients_per_second']:,.0f}", percent(row)]
+        label = f"{row['workload']} {row['about']}" + ", random data" * (
+            row["workload"] in PUBLIC and row["random_data"]
+        )
+        table.add_row(label, *cells, *more, compact(row["executor"], row["instruction_set"]))
     if rows:
         console.print(table)
+    if most := report.get("peak"):
+        console.print(
+            f"Peak of one core ({most['instruction_set']}): {most['one_core'] / 1e9:.0f} GFLOP/s; "
+            f"of all at once: {most['all_cores'] / 1e9:.0f}"
+        )
     for row in rows:
+        if row["why_not_native"]:
+            console.print(f"{row['workload']}: {row['why_not_native']}")
         if unsteady := [who for who, (low, high) in row["quartiles"].items() if high > 1.3 * low]:
             console.print(f"{row['workload']}: the machine was busy, {', '.join(unsteady)} varied by more than 30 %")
-    if yardstick:
-        console.print(
-            f"Yardstick (MNIST, linear, 1,000 clients, 100 rounds): {yardstick['wall_seconds']:.1f} s in all, "
-            f"of which {yardstick['run_seconds']:.1f} s in rounds; accuracy {yardstick['accuracy']:.2%}; "
-            f"executor {compact(yardstick['executor'])}"
-        )
+    for yard in report["yardsticks"]:
+        console.print(tell(yard), highlight=False)
+
+
+def tell(yard: Row) -> str:
+    """A yardstick in a sentence."""
+    if "failed" in yard:
+        return f"{yard['name']}: FAILED, {yard['failed']}"
+    return (
+        f"{yard['name']}: {yard['wall_seconds']:.1f} s in all ({yard['first_seconds']:.1f} s the first time), "
+        f"{yard['run_seconds']:.1f} s of it in {yard['rounds']} rounds and tests; "
+        f"{1e3 * yard['seconds_per_round']:.3g} ms a round, {yard['clients_per_second']:,.0f} clients a second; "
+        f"accuracy {yard['accuracy']:.2%}; {compact(yard['executor'], yard['instruction_set'])}"
+        + (f". {yard['why_not_native']}" if yard["why_not_native"] else "")
+    )
+
+
+def percent(row: Row) -> str:
+    """Of the peak."""
+    return "" if row.get("share_of_peak") is None else f"{row['share_of_peak']:.0%}"
 
 
 def _spread(row: Row, who: str) -> str:
@@ -176,14 +280,15 @@ def ratios(rows: Sequence[Row], peers: Row | None) -> dict[str, dict[str, float]
     """workload -> contender -> seconds a round over the plain loop's in the same measurement."""
     found = {}
     for row in rows:
-        tuned = min(row["median"]["tuned-2"], row["median"]["tuned-1"])
-        plain = min(row["median"]["plain-2"], row["median"]["plain-1"])
+        tuned, plain = (
+            min(row["median"].get(f"{who}-{count}", np.inf) for count in (1, 2)) for who in ("tuned", "plain")
+        )
         found[f"{row['workload']} {row['about']}"] = {"fedkeel": row["ratio"], "tuned loop": tuned / plain}
     for row in (peers or {}).get("workloads", []):
         bare = min(row["median"].get(who, np.inf) for who in ("plain-2", "plain-1"))
         others = {who: taken / bare for who, taken in row["median"].items() if who in PEERS and np.isfinite(bare)}
         for label, bars in found.items():
-            if label.startswith(row["workload"]):
+            if label.split()[0] == row["workload"]:
                 bars.update(others)
     return found
 
@@ -193,62 +298,83 @@ def plot(rows: Sequence[Row], peers: Row | None, path: Path) -> None:
     matplotlib.use("Agg")
     plt = import_module("matplotlib.pyplot")
     shown = ratios(rows, peers)
-    contenders = [who for who in COLOURS if any(who in bars for bars in shown.values())]
-    figure, axes = plt.subplots(figsize=(9, 1.2 + (0.25 + 0.27 * len(contenders)) * len(shown)), layout="constrained")
+    contenders = [who for who in LOOKS if any(who in bars for bars in shown.values())]
+    count = sum(len(bars) for bars in shown.values())
+    figure, axes = plt.subplots(figsize=(9, 1.4 + 0.21 * (count + 0.9 * len(shown))), layout="constrained")
     place, ticks = 0.0, []
     for bars in shown.values():
         top = place
         for who in (who for who in contenders if who in bars):
-            axes.barh(place, bars[who] - 1, left=1, color=COLOURS[who], label=who)
+            label, colour, hatch = LOOKS[who]
+            axes.barh(
+                place, bars[who] - 1, left=1, height=0.86, color=colour, hatch=hatch, edgecolor="white", label=label,
+                linewidth=0,
+            )  # fmt: skip
             side = "right" if bars[who] < 1 else "left"
-            text = f" {bars[who]:.2f} " if bars[who] < 10 else f" {bars[who]:.0f} "
-            axes.annotate(text, (bars[who], place), va="center", ha=side, fontsize=9)
+            digits = 3 if bars[who] < 0.1 else 2 if bars[who] < 10 else 0
+            text, weight = f" {bars[who]:.{digits}f} ", "bold" if who == "fedkeel" else "normal"
+            axes.annotate(text, (bars[who], place), va="center", ha=side, fontsize=8.5, fontweight=weight)
             place += 1
         ticks.append((top + place - 1) / 2)
-        place += 0.7
-    axes.set_yticks(ticks, shown)
+        place += 0.9
+    axes.set_yticks(ticks, [label.replace(", ", ",\n", 1) for label in shown])
     axes.invert_yaxis()
+    axes.margins(y=0.01)
     axes.set_xscale("log")
     axes.margins(x=0.12)
     axes.axvline(1, color="black", linewidth=1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     figure.supxlabel("seconds a round / a plain PyTorch loop's, on 1 or 2 threads (left of 1: faster)", size=10)
     axes.spines[["top", "right"]].set_visible(False)
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    axes.legend(handles.values(), handles, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)
+    found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    handles = {LOOKS[who][0]: found[LOOKS[who][0]] for who in contenders}
+    axes.legend(handles.values(), handles, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
+
+
+def measure_all(options: argparse.Namespace) -> Row:
+    rows: list[Row] = []
+    threads = [int(count) for count in options.threads.split(",")]
+    peaks = [peak()]
+    with fresh_choices():
+        for name in (name for name in options.only if name in ALL):
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            rows.append(measure(ALL[name], options.rounds, options.overrides, threads))
+            peaks.append(peak())
+        yards = []
+        for name in (name for name in options.only if name in YARDSTICKS):
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            yards.append(measure_yardstick(name, options.overrides, options.repeats))
+    shares(rows, most := highest(peaks))
+    return {
+        "date": now(),
+        "machine": machine(),
+        "overrides": options.overrides,
+        "peak": most,
+        "workloads": rows,
+        "yardsticks": yards,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_choice(parser, [*WORKLOADS, "yardstick"], others=["yardstick"])
+    add_choice(parser, [*WORKLOADS, *YARDSTICKS], others=list(YARDSTICKS))
     parser.add_argument("--rounds", type=int, help="counted rounds of each workload")
+    parser.add_argument("--threads", default="2,1", help="of the bare loops; 1 alone on a busy machine")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each yardstick")
     parser.add_argument("--set", dest="overrides", nargs="+", action="extend", default=[], metavar="KEY=VALUE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything, each round included")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios as bars")
     parser.add_argument("--peers", type=Path, metavar="FILE", help="what peers.py --json wrote, for the plot")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="show an earlier --json instead")
     options = parser.parse_args()
-    if options.source:
-        report = json.loads(options.source.read_text(encoding="utf-8"))
-    else:
-        names = [name for name in options.only if name in WORKLOADS]
-        rows = []
-        for name in names:
-            print(f"{name} ...", file=sys.stderr, flush=True)
-            rows.append(measure(WORKLOADS[name], options.rounds, options.overrides))
-        yardstick = measure_yardstick(options.overrides) if "yardstick" in options.only else None
-        report = {"date": now(), "machine": machine(), "overrides": options.overrides, "workloads": rows}
-        report["yardstick"] = yardstick
-    print_table(report["workloads"], report["yardstick"])
+    report = json.loads(options.source.read_text(encoding="utf-8")) if options.source else measure_all(options)
+    print_table(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if options.plot:
-        plot(
-            report["workloads"],
-            json.loads(options.peers.read_text(encoding="utf-8")) if options.peers else None,
-            options.plot,
-        )
+        peers = json.loads(options.peers.read_text(encoding="utf-8")) if options.peers else None
+        plot(report["workloads"], peers, options.plot)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmark's work on Flower's simulation: a ServerApp with its FedAvg, a ClientApp with the tuned bare loop.
+"""The benchmark's work on Flower's simulation: a ServerApp with its FedAvg, a ClientApp with a bare loop.
 
     PYTHONPATH=benchmarks python benchmarks/peers/flower_app.py W1 --rounds 7
 
@@ -28,7 +28,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from workloads import WORKLOADS
+from workloads import ALL
 
 WORKLOAD = "FEDKEEL_BENCHMARK_WORKLOAD"  # the environment reaches the actors, arguments do not
 THREADS = "FEDKEEL_BENCHMARK_THREADS"
@@ -39,7 +39,7 @@ client_app, server_app = ClientApp(), ServerApp()
 def loop() -> BareLoop:
     """This process's data and model."""
     torch.set_num_threads(int(os.environ[THREADS]))
-    workload = WORKLOADS[os.environ[WORKLOAD]]
+    workload = ALL[os.environ[WORKLOAD]]
     return BareLoop(workload.experiment(rounds=1), workload.data(), tricks=os.environ.get(LOOP) != "plain")
 
 
@@ -76,7 +76,7 @@ class Timed(FedAvg):
 
 def simulate(name: str, rounds: int, cpus: int) -> list[float]:
     """Seconds of each round; one more is run, whose beginning ends the last."""
-    workload = WORKLOADS[name]
+    workload = ALL[name]
     strategy = Timed(workload.per_round, workload.clients)
 
     @server_app.main()
@@ -92,7 +92,7 @@ def simulate(name: str, rounds: int, cpus: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("workload", choices=ALL)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cpus", type=int, default=1, help="of a client, and threads of PyTorch in it")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""The benchmark's work on pfl-research: its FederatedAveraging and SimulatedBackend around the tuned bare loop.
+"""The benchmark's work on pfl-research: its FederatedAveraging and SimulatedBackend around a bare loop.
 
     PYTHONPATH=benchmarks python benchmarks/peers/pfl_app.py W1 --rounds 7
 
 Tuned for pfl: clients are numbers of samples in one tensor, evaluation is off, metrics are not printed, the local loop
-is the tuned one in the hook `train_one_user`, and two processes of one thread share the clients, started as its guide
+is a bare one in the hook `train_one_user`, and two processes of one thread share the clients, started as its guide
 to distributed simulations says. To compare: `--processes 1 --threads 2`, and `--own-loop`, pfl's SGD on tensors.
 A round is the time between two calls of a callback.
 """
@@ -34,13 +34,13 @@ from pfl.hyperparam import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
-from workloads import WORKLOADS
+from workloads import ALL
 
 RANK = "PFL_WORKER_RANK"
 
 
-class TunedAveraging(FederatedAveraging):
-    """FedAvg whose clients train with the tuned loop, which works on the very parameters of pfl's model."""
+class BareAveraging(FederatedAveraging):
+    """FedAvg whose clients train with a bare loop, which works on the very parameters of pfl's model."""
 
     def __init__(self, loop: BareLoop) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Clock(TrainingProcessCallback):
 
 
 def federate(loop: BareLoop, own_loop: bool) -> FederatedDataset:
-    """Clients drawn at random; pfl itself trains on their tensors, the tuned loop needs no more than their numbers."""
+    """Clients drawn at random; pfl itself trains on their tensors, a bare loop needs no more than their numbers."""
 
     def client(number: int) -> Dataset:
         samples = loop.clients[number]
@@ -82,13 +82,13 @@ def federate(loop: BareLoop, own_loop: bool) -> FederatedDataset:
 def simulate(name: str, rounds: int, own_loop: bool) -> list[float]:
     """Seconds of each round."""
     np.random.seed(0)  # the same in all processes: they draw the same clients and share them
-    workload = WORKLOADS[name]
+    workload = ALL[name]
     loop = BareLoop(workload.experiment(rounds=1), workload.data(), tricks=os.environ.get(LOOP) != "plain")
     module = loop.module
     module.loss = lambda x, y: cross_entropy(module(x), y)
     module.metrics = lambda *_: {}
     clients = federate(loop, own_loop)
-    algorithm = FederatedAveraging() if own_loop else TunedAveraging(loop)
+    algorithm = FederatedAveraging() if own_loop else BareAveraging(loop)
     clock = Clock()
     algorithm.run(
         NNAlgorithmParams(rounds, rounds + 1, workload.per_round, None),
@@ -117,7 +117,7 @@ def start(processes: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("workload", choices=ALL)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch, in each process")
