@@ -7,7 +7,8 @@ python scripts/golden.py check golden.json --only fedasmu stacks
 
 All methods run on every executor, and more cases cover paces, fleets, faults, surveys, merges, interrupts, batch norm,
 dropout and both floating-point types. The hashes hold for one machine and one build of PyTorch, so they are not kept in the
-repository. Real times are left out of them.
+repository. Real times are left out of them. Native runs are those of one instruction set, which is in their names: on a
+machine that has another one, they are not looked for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from pathlib import Path
 
 import fedkeel
 
+try:
+    from fedkeel.local.native import library
+except ImportError:  # of a version without native kernels
+    library = None
+
 COMMON = [
     "dataset.train_limit=400", "dataset.test_limit=100", "partition=dirichlet", "clients=10",
     "per_round=4", "rounds=3", "local.epochs=2", "local.batch_size=16", "checkpoint.seconds=null", "model=mlp-400",
@@ -40,6 +46,7 @@ EXECUTORS = {
     "workers": ["executor.kind=processes", "executor.stack=2", "executor.channels_last=false", "executor.workers=2"],
 }
 STACKS, SERIAL = EXECUTORS["stacks"], EXECUTORS["serial"]
+THREADS = ["executor.kind=threads", "executor.stack=3", "executor.channels_last=false", "executor.workers=2"]
 ASYNC = ("asofed", "fedasmu", "fedasync", "fedbuff", "fedsa", "port")
 MORE = {
     "deadline": ["algorithm=fedavg", *STACKS, *FLEET, "schedule.deadline_seconds=40", "schedule.over_select=0.5"],
@@ -104,6 +111,20 @@ MORE = {
     "diverged": ["algorithm=fedavg", *STACKS, "local.lr=3", "gate.diverged=refuse", "gate.max_loss=3", "rounds=4"],
     "many": ["algorithm=fedavg", *STACKS, "clients=60", "per_round=40", "executor.stack=16", "partition=iid"],
 }  # fmt: skip
+NATIVE = {
+    "plain": ["algorithm=fedavg", "model=lenet5", *THREADS],
+    "alone": ["algorithm=fedavg", "model=lenet5", *SERIAL, "executor.native=true"],
+    "workers": ["algorithm=scaffold", "model=lenet5", *EXECUTORS["workers"], "executor.native=true"],
+    "steps": ["algorithm=fedsam", "model=lenet5", *THREADS, "local.clip_norm=0.5"],
+    "merges": ["algorithm=fedasmu", "model=mlp-400", *THREADS, *FLEET, *FAULTS, "local.epochs=4", "rounds=5"],
+    "everything": ["algorithm=fedprox", "model=mnist-cnn", *THREADS, "local.clip_norm=0.5", "local.weight_decay=0.01",
+                   "local.momentum=0.9", "local.batch_size=full", "dataset.train_limit=200"],
+    "masked": ["algorithm=fedbabu", "model=lenet5", *THREADS, "evaluate_clients=true"],
+    "double": ["algorithm=fedavg", "model=cnn", *THREADS, "dtype=float64", "dataset.train_limit=100"],
+    "averages": ["algorithm=fedavg", "model=vgg11", "model.norm=none", *THREADS, "dataset.train_limit=60", "rounds=1",
+                 "dataset.resize=32"],
+}  # fmt: skip
+"""By native kernels, whose bits depend on the instruction set: it is part of a case's name."""
 ROWS = ("history", "clients", "rounds", "unfinished", "refused")
 
 
@@ -115,6 +136,8 @@ def cases() -> Iterator[tuple[str, list[str]]]:
         more = ["local.epochs=4", "rounds=5"] if name in (*ASYNC, "fedssmu") else []
         yield f"{name}-faults", [f"algorithm={name}", *STACKS, *FLEET, *FAULTS, *more]
     yield from MORE.items()
+    if found := library and library.load():
+        yield from ((f"native-{name}-{found.isa}", words) for name, words in NATIVE.items())
 
 
 def _names() -> list[str]:
@@ -144,7 +167,7 @@ def outcome(words: list[str]) -> dict[str, str]:
     return {"model": tensors, **{name: hashlib.sha256(text.encode()).hexdigest() for name, text in told.items()}}
 
 
-NEW = ("probe", "schema", "why_not_stacked")
+NEW = ("probe", "schema", "why_not_stacked", "why_not_native", "instruction_set")
 """Keys of the summary that tell no result."""
 
 

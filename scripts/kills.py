@@ -31,6 +31,7 @@ from pathlib import Path
 
 from fedkeel import api, cli
 from fedkeel.cli import display
+from fedkeel.local.native import library
 from fedkeel.report import curves
 
 LOADED = (api, display, curves)  # beforehand: what is forked has them
@@ -47,6 +48,8 @@ FAULTS = [
 SERIAL = ["executor.kind=serial", "executor.stack=0", "executor.channels_last=false"]
 STACKS = ["executor.kind=vectorised", "executor.stack=4", "executor.channels_last=false"]
 WORKERS = ["executor.kind=processes", "executor.stack=2", "executor.channels_last=false", "executor.workers=2"]
+THREADS = ["executor.kind=threads", "executor.stack=4", "executor.channels_last=false", "executor.workers=2"]
+"""Which native kernels have."""
 CASES = {
     "fedavg": ["algorithm=fedavg", "model=mlp-400", *WORKERS, *FAULTS],
     "scaffold": ["algorithm=scaffold", "model=mlp-400", *STACKS, *FAULTS],
@@ -55,8 +58,11 @@ CASES = {
     "fedlga": ["algorithm=fedlga", "model=mlp-400", "fleet.rho=0.5", *STACKS, "schedule.deadline_seconds=60"],
     "fedasmu": ["algorithm=fedasmu", "model=mlp-400", *STACKS, *FAULTS],
     "fedbuff": ["algorithm=fedbuff", "model=linear", *WORKERS, *FAULTS],
+    "native": ["algorithm=fedavg", "model=lenet5", "local.momentum=0.5", *THREADS, *FAULTS],
 }
 """What is run: the methods, every executor, with and without faults of the fleet."""
+if library.absence():
+    CASES = {name: words for name, words in CASES.items() if "executor.kind=threads" not in words}
 ROWS = ("history", "clients", "rounds", "unfinished", "refused")
 PATIENCE = 120.0
 
