@@ -109,7 +109,7 @@ def peers(report: Row) -> str:
     for row in report["workloads"]:
         told = sorted({each["how"] for each in row["runs"].get("fedkeel", [])})
         text += f"\n{row['workload']} fedkeel: {'; or '.join(told)}." if told else ""
-        for contender, why in row["failures"].items():
+        for contender, why in row.get("failures", {}).items():
             text += f"\n{row['workload']} {NAMES[contender]}: failed {len(why)} time(s): {why[-1]}."
     return text + "\n"
 
