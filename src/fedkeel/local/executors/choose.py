@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 import torch
@@ -97,6 +97,8 @@ class _Contest:
         self._workers = min(asked.workers or cores(), len(orders)) if fork else 1
         self._share = -(-len(orders) // self._workers)
         self.refused: dict[str, str] = {}
+        self._native_share = 1.0
+        """What native training takes of PyTorch's time, both on one core."""
         self.seconds[SERIAL] = self._measure(SERIAL)
         self._run = self.seconds[SERIAL] * rounds
         self._until = perf_counter() + max(_LEAST, min(_BUDGET, self._run / 4))
@@ -117,6 +119,12 @@ class _Contest:
         reason = self._workshop.not_native or next(refused, None)
         return reason and f"PyTorch computes the gradients: {reason}."
 
+    @property
+    def _clock(self) -> Callable[[], float]:
+        """For what one thread does: its own time on the processor, which other work on the machine hardly changes."""
+        alone = torch.get_num_threads() == 1 and not self._orders[0].start.is_cuda
+        return thread_time if alone else perf_counter
+
     @cached_property
     def _unstackable(self) -> str | None:
         return cannot_stack(self._workshop)
@@ -134,36 +142,42 @@ class _Contest:
         native = [] if ruled_out else self._native()
         if asked.native:
             return native
-        if native and self.seconds[native[0]] <= _CLEAR * self.seconds[SERIAL] / self._workers:
+        if native and self._native_share <= _CLEAR:
             return [*native, SERIAL]
-        torch = self._torch()
+        others = self._torch()
         if not native:
-            return torch
-        return sorted([*native, *torch], key=lambda way: self.seconds.get(way, np.inf))
+            return others
+        return sorted([*native, *others], key=lambda way: self.seconds.get(way, np.inf))
 
     def _native(self) -> list[ExecutorSettings]:
         """Ways to train by the compiled kernels, the fastest first."""
         asked, workshop = self._asked, self._workshop
-        workers = asked.workers or cores()
+        workers = min(asked.workers or cores(), len(self._orders))
         limit = min(len(self._orders), max(workers, STACK_BYTES // (_VECTORS * workshop.bytes)))
         threads = ExecutorSettings(kind="threads", stack=asked.stack or limit, workers=asked.workers).completed
-        if asked.kind == "threads" or (asked.kind == "auto" and asked.stack != 0 and workshop.trains_whole_jobs):
-            return self._compared([threads])
-        share = min(limit, self._share)
-        sizes = dict.fromkeys([share, -(-share // 4), 1]) if asked.stack is None else [asked.stack]
-        if asked.kind == "serial":
-            sizes = [0]
-        kind = {0: "serial"}
-        ways = [ExecutorSettings(kind=kind.get(n, "vectorised"), stack=n, native=True).completed for n in sizes]
+        in_threads = asked.kind in ("auto", "threads") and asked.stack != 0
+        if in_threads and (workshop.trains_whole_jobs or asked.kind == "threads"):
+            # A stack has no bearing on how long whole jobs take; each is trained on one core.
+            some = int(np.clip(_TRIAL * self._work.sum() / self.seconds[SERIAL], 1, limit))
+            ways = [_in_process(some)]
+        else:
+            share = min(limit, self._share)
+            sizes = [share, -(-share // 4), 1] if asked.stack is None and asked.kind != "serial" else [asked.stack or 0]
+            ways = [_in_process(size) for size in dict.fromkeys(sizes)]
         ranked = self._measured(ways)
-        if asked.kind in ("serial", "vectorised") or not ranked:
+        if not ranked:
+            return []
+        self._native_share = self.seconds[ranked[0]] / self.seconds[SERIAL]
+        if in_threads and len(ways) == 1 and asked.stack is None:
+            self.seconds[threads] = self.seconds.pop(ranked[0]) / workers
+            return [threads]
+        if asked.kind in ("serial", "vectorised"):
             return ranked
         shared = [self._shared(way) for way in ranked]
         if asked.kind == "processes":
             return shared
-        return self._compared(
-            [*([shared[0]] if self._workers > 1 else ranked[:1]), *([threads] if asked.stack != 0 else [])]
-        )
+        rivals = shared[:1] if self._workers > 1 else ranked[:1]
+        return self._compared([*rivals, threads] if in_threads else rivals)
 
     def _torch(self) -> list[ExecutorSettings]:
         """Ways to train by PyTorch, the fastest first."""
@@ -241,7 +255,7 @@ class _Contest:
         def each(number: int, limit: int) -> float:
             """Seconds a step of one client, of a stack whose data no cache holds."""
             rows = stacks[(len(stacks) // 2 + number) % len(stacks)]
-            seconds = _time(lambda: trainer([self._orders[row] for row in rows], limit))
+            seconds = _time(lambda: trainer([self._orders[row] for row in rows], limit), self._clock)
             return float(seconds / self._work[rows].clip(max=limit).sum())
 
         first = each(0, 1)
@@ -302,10 +316,15 @@ def _work(workshop: Workshop, orders: Sequence[Order]) -> NDArray[np.int64]:
     return steps(sizes, np.array([order.epochs for order in orders]), workshop.local.batch_size)[1]
 
 
-def _time(work: Callable[[], object]) -> float:
-    begun = perf_counter()
+def _in_process(stack: int) -> ExecutorSettings:
+    """The compiled kernels on one core."""
+    return ExecutorSettings(kind="vectorised" if stack else "serial", stack=stack, native=True).completed
+
+
+def _time(work: Callable[[], object], clock: Callable[[], float] = perf_counter) -> float:
+    begun = clock()
     work()
-    return perf_counter() - begun
+    return clock() - begun
 
 
 def _refusal(asked: ExecutorSettings, reason: str) -> InputError:
