@@ -259,20 +259,22 @@ class _Contest:
         times: dict[ExecutorSettings, list[float]] = {}
         executors = {settings: self._workshop.executor(settings) for settings in rivals}
         try:
-            for settings, executor in executors.items():
-                try:
-                    executor.train(orders[:1], 1)  # workers start
-                    times[settings] = []
-                except FedkeelError as error:
-                    self.refused[settings.label] = str(error)
-            for _ in range(2):
-                for settings, seconds in times.items():
-                    seconds.append(_time(lambda e=executors[settings]: e.train(orders, limit)))  # type: ignore[misc]
+            for some, count in ((orders[:1], 1), (orders, limit), (orders, limit)):  # at first, workers start
+                for settings, executor in executors.items():
+                    if settings.label in self.refused:
+                        continue
+                    try:
+                        seconds = _time(lambda e=executor, s=some, n=count: e.train(s, n))  # type: ignore[misc]
+                    except Exception as error:  # which may be the rule's own, in this process
+                        self.refused[settings.label] = str(error) if isinstance(error, FedkeelError) else failure(error)
+                        times.pop(settings, None)
+                    else:
+                        times.setdefault(settings, []).append(seconds)
         finally:
             for executor in executors.values():
                 executor.close()
         share = float(self._work.sum() / work.clip(max=limit).sum())
-        return {settings: min(seconds) * share for settings, seconds in times.items()}
+        return {settings: min(seconds[1:]) * share for settings, seconds in times.items()}
 
 
 def stack_limit(workshop: Workshop) -> int:
