@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -25,6 +28,7 @@ from tests.helpers.chains import (
     stack,
     whole,
 )
+from tests.helpers.processes import ended, forked
 
 Module = tuple[nn.Sequential, tuple[int, ...]]
 
@@ -217,6 +221,21 @@ def test_what_is_not_finite_is_not_hidden(value: float, where: str, dtype: torch
 
 
 @EVERY_ISA
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("place", range(4))
+def test_a_pixel_that_is_not_a_number_wins_in_its_pool(place: int, relu: bool, isa: str) -> None:
+    """Wherever it is among the four, beside larger ones and smaller ones."""
+    layers = [nn.Conv2d(1, 1, 1), nn.MaxPool2d(2), *([nn.ReLU()] if relu else []), nn.Flatten(), nn.Linear(1, 2)]
+    w, x, y = numbers(nn.Sequential(*layers).double(), (1, 2, 2), 1, 2, 0)
+    x[0, 1].view(-1)[place] = torch.nan
+    out = torch.empty_like(w)
+    net = network(nn.Sequential(*layers).double(), (1, 2, 2), isa)
+    losses = net.gradients(w, x, y, sizes_of([2]), torch.ones(1, dtype=torch.float64), out)
+    assert losses[0].isnan().tolist() == [False, True]
+    assert bool(out.isnan().all())
+
+
+@EVERY_ISA
 def test_a_mini_batch_that_is_not_filled_up_has_nothing_that_is_not_there(isa: str) -> None:
     """Where there is no sample, nothing may overflow: without the sample's -1, the second filter would."""
     module = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(1, 2))
@@ -271,6 +290,28 @@ def test_clients_may_start_from_one_vector(isa: str) -> None:
     turned = torch.empty_like(w)
     network(module, SHAPE, isa).gradients(w[:1].repeat(3, 1).T.contiguous().T, *args, turned, w[:1].expand(3, -1))
     assert torch.equal(turned, shared)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="how large this process is, Linux says")
+def test_without_threads_from_the_system_the_work_is_done_all_the_same(tmp_path: Path) -> None:
+    """In a process that may not grow by the stack of one; others that were used before are few."""
+    module, k = lenet(), 40
+    w, x, y = numbers(module, SHAPE, k, 2, 1)
+    net, one = network(module, SHAPE, threads=k), network(module, SHAPE)
+    for each in (net, one):
+        each._space(2)
+    out, expected, scale = torch.empty_like(w), torch.empty_like(w), torch.ones(k, dtype=torch.float64)
+    one.gradients(w, x, y, sizes_of([2] * k), scale, expected)
+
+    def work() -> None:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + (4 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        net.gradients(w, x, y, sizes_of([2] * k), scale, out)
+        assert torch.equal(out, expected)
+
+    log = tmp_path / "log"
+    assert ended(forked(work, log)) == 0, log.read_text()
 
 
 def test_what_does_not_fit_is_refused() -> None:

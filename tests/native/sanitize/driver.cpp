@@ -194,7 +194,7 @@ template <class T> struct Check {
 };
 
 template <class T> static void every_filter() {
-  const int sides[][2] = {{1, 1}, {1, 4}, {4, 1}, {3, 2}, {5, 5}, {6, 7}};
+  const int sides[][2] = {{1, 1}, {4, 1}, {3, 2}, {6, 7}};
   for (int k = 1; k <= 7; k++)
     for (int pad = 0; pad <= k + 1; pad++)
       for (const auto& [height, width] : sides)
@@ -212,9 +212,9 @@ template <class T> static void every_filter() {
 
 // Chains of all kinds of layers, with tails of blocks, mini-batches that are filled up and such that come in parts.
 template <class T> static void every_kind() {
-  const int batches[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 130};
+  const int batches[] = {1, 3, 4, 7, 8, 9, 17, 64, 65, 130};
   for (int b : batches) {
-    for (int classes : {1, 3, 12}) {
+    for (int classes : {1, 12}) {
       Model one(3 + below(70), 1, 1);
       one.linear(classes, false, below(2));
       Check<T>(one, 3, b).gradients(3, b);

@@ -272,24 +272,24 @@ class _Contest:
         """What a round would take each rival, from as many steps of these orders as time allows, in turns."""
         work = _work(self._workshop, orders)
         limit = int(np.clip(_REHEARSAL / (step_seconds * len(orders)), 1, work.max()))
-        times: dict[ExecutorSettings, list[float]] = {}
+        times: dict[ExecutorSettings, list[float]] = {settings: [] for settings in rivals}
         executors = {settings: self._workshop.executor(settings) for settings in rivals}
         try:
-            for settings, executor in executors.items():
-                try:
-                    executor.train(orders[:1], 1)  # workers start
-                    times[settings] = []
-                except FedkeelError as error:
-                    self.refused[settings.label] = str(error)
-            for _ in range(2):
-                for settings, seconds in times.items():
-                    if not seconds or seconds[0] < _STEADY:
-                        seconds.append(_time(lambda e=executors[settings]: e.train(orders, limit)))  # type: ignore[misc]
+            for some, count in ((orders[:1], 1), (orders, limit), (orders, limit)):  # at first, workers start
+                for settings, taken in [*times.items()]:
+                    if any(seconds >= _STEADY for seconds in taken[1:]):
+                        continue
+                    train = executors[settings].train
+                    try:
+                        taken.append(_time(lambda t=train, s=some, n=count: t(s, n)))  # type: ignore[misc]
+                    except Exception as error:  # which may be the rule's own, in this process
+                        self.refused[settings.label] = str(error) if isinstance(error, FedkeelError) else failure(error)
+                        del times[settings]
         finally:
             for executor in executors.values():
                 executor.close()
         share = float(self._work.sum() / work.clip(max=limit).sum())
-        return {settings: min(seconds) * share for settings, seconds in times.items()}
+        return {settings: min(seconds[1:]) * share for settings, seconds in times.items()}
 
 
 def stack_limit(workshop: Workshop) -> int:

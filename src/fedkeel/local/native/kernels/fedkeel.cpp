@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <ctime>
+#include <system_error>
 #include <thread>
 
 #include "training.h"
@@ -24,7 +25,10 @@ template <class F> static void share(fk_network** networks, int threads, int64_t
     }
   };
   std::vector<std::thread> others;
-  for (int thread = 1; thread < threads && thread < count; thread++) others.emplace_back(work, thread);
+  try {
+    for (int thread = 1; thread < threads && thread < count; thread++) others.emplace_back(work, thread);
+  } catch (const std::system_error&) {  // the system gives no more of them: fewer do the same work
+  }
   work(0);
   for (auto& each : others) each.join();
 }
