@@ -109,7 +109,8 @@ class Network:
         assert sizes.max(initial=0) <= b
         told = (x.data_ptr(), y.data_ptr(), y.stride(0) if k > 1 else b, sizes.ctypes.data, scale.data_ptr())
         vectors = (w.data_ptr(), w.stride(0), *_place(base), *_place(out))
-        self._functions.fk_gradients(self._space(b), self._threads, k, b, *told, *vectors, losses.data_ptr())
+        space = self._space(b)
+        _enough(self._functions.fk_gradients(space, self._threads, k, b, *told, *vectors, losses.data_ptr()))
         return losses
 
     def run(self, jobs: Jobs, out: Tensor) -> Outcomes:
@@ -147,7 +148,7 @@ class Network:
         local = _Local(None if mask is None else mask.data_ptr(), jobs.decay, jobs.clip, jobs.momentum, limit)
         space = self._space(int(jobs.batch.max()))
         data = x.data_ptr(), y.data_ptr(), told.ctypes.data, k
-        self._functions.fk_run(space, self._threads, *data, ctypes.byref(local))
+        _enough(self._functions.fk_run(space, self._threads, *data, ctypes.byref(local)))
         return Outcomes(told["loss"], told["seen"], told["finite"] != 0)
 
     def score(
@@ -196,6 +197,11 @@ def _place(stack: Tensor | None) -> tuple[int | None, int]:
     return (None, 0) if stack is None else (stack.data_ptr(), stack.stride(0))
 
 
+def _enough(memory: int) -> None:
+    if not memory:
+        raise MemoryError("there is no room for native training: fewer threads (executor.workers) need less")
+
+
 def _free_all(free: Callable[[int | None], None], spaces: Sequence[int | None]) -> None:
     for space in spaces:
         free(space)
@@ -215,5 +221,5 @@ def _functions(library: Library) -> ctypes.CDLL:
     }
     for name, types in takes.items():
         function = getattr(handle, name)
-        function.argtypes, function.restype = types, pointer if name == "fk_new" else None
+        function.argtypes, function.restype = types, {"fk_new": pointer, "fk_free": None}.get(name, number)
     return handle

@@ -15,13 +15,18 @@ struct fk_network {
   std::unique_ptr<Training<double>> twice;
 };
 
-// f(training, number) for all numbers below `count`, each by one of the threads.
-template <class F> static void share(fk_network** networks, int threads, int64_t count, F f) {
+// f(training, number) for all numbers below `count`, each by one of the threads; whether memory was enough.
+template <class F> static int share(fk_network** networks, int threads, int64_t count, F f) {
   std::atomic<int64_t> next{0};
+  std::atomic<int> enough{1};
   const auto work = [&](int thread) {
-    for (int64_t number; (number = next++) < count;) {
-      if (networks[thread]->single) f(*networks[thread]->single, number, float());
-      else f(*networks[thread]->twice, number, double());
+    try {
+      for (int64_t number; (number = next++) < count;) {
+        if (networks[thread]->single) f(*networks[thread]->single, number, float());
+        else f(*networks[thread]->twice, number, double());
+      }
+    } catch (const std::bad_alloc&) {
+      enough = 0;
     }
   };
   std::vector<std::thread> others;
@@ -31,6 +36,7 @@ template <class F> static void share(fk_network** networks, int threads, int64_t
   }
   work(0);
   for (auto& each : others) each.join();
+  return enough;
 }
 
 FK_API int fk_abi(void) { return FK_ABI; }
@@ -46,17 +52,17 @@ FK_API fk_network* fk_new(const fk_layer* layers, int count, int batch, int64_t 
 
 FK_API void fk_free(fk_network* network) { delete network; }
 
-FK_API void fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
-                   const fk_local* local) {
-  share(networks, threads, count, [&](auto& training, int64_t number, auto type) {
+FK_API int fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
+                  const fk_local* local) {
+  return share(networks, threads, count, [&](auto& training, int64_t number, auto type) {
     training.run(jobs[number], (const decltype(type)*)x, y, *local);
   });
 }
 
-FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                         int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
-                         const void* base, int64_t next_base, void* to, int64_t next_to, void* losses) {
-  share(networks, threads, k, [&](auto& training, int64_t c, auto type) {
+FK_API int fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
+                        int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
+                        const void* base, int64_t next_base, void* to, int64_t next_to, void* losses) {
+  return share(networks, threads, k, [&](auto& training, int64_t c, auto type) {
     typedef decltype(type) T;
     training.gradient((const T*)w + c * next_w, (const T*)x + c * next * training.sample(), y + c * next, sizes[c],
                       T(scale[c]), base ? (const T*)base + c * next_base : nullptr, (T*)to + c * next_to,
@@ -64,9 +70,9 @@ FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t 
   });
 }
 
-FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
-                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses) {
-  share(networks, threads, (count + part - 1) / part, [&](auto& training, int64_t number, auto type) {
+FK_API int fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
+                    const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses) {
+  return share(networks, threads, (count + part - 1) / part, [&](auto& training, int64_t number, auto type) {
     typedef decltype(type) T;
     const int64_t first = number * part;
     hits[number] = 0;

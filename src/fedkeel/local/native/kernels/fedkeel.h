@@ -50,17 +50,18 @@ FK_API int fk_abi(void);
 FK_API fk_network* fk_new(const fk_layer* layers, int count, int batch, int64_t size, int type);
 FK_API void fk_free(fk_network*);
 // The networks must be of one kind; as many threads are used as there are networks.
-FK_API void fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
-                   const fk_local* local);
+// Returns 1, or 0 where memory was short.
+FK_API int fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
+                  const fk_local* local);
 // For each of k clients: to = base + scale times the gradient of the summed losses at w. `sizes` says how many samples
 // it has; its first is sample c * next of x and y. `losses` [k][b] are those of each. From one client's vector to the
 // next it is `next_w`, `next_base` and `next_to`, which may be 0 (not `next_to`). `base` may be null (zeros), or `to`,
-// which may be w.
-FK_API void fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                         int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
-                         const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
+// which may be w. Returns as `fk_run`.
+FK_API int fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
+                        int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
+                        const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
 // Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part`.
-FK_API void fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
-                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);
+FK_API int fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
+                    const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);
 // What this processor's multiply-add units can do at best, on one core: operations per second.
 FK_API double fk_peak(int type);
