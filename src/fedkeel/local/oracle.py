@@ -164,7 +164,8 @@ class BatchOracle:
         an_epoch = batches.steps // batches.epochs
         epochs = batches.epochs if limit is None else np.minimum(batches.epochs, -(-limit // an_epoch))
         most, found = int(epochs.max()), []
-        some = max(1, ORDERED // (most * int(batches.sizes.max())))
+        seen = most * int(batches.sizes.max())
+        some = max(1, min(ORDERED // seen, self._gradient.at_once(seen)))
         for rows in (slice(first, first + some) for first in range(0, len(w), some)):
             part = job.pick(rows)
             jobs = Jobs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter, thread_time
@@ -35,7 +35,7 @@ _STEADY = 0.3  # what takes as long as this need not be measured twice
 _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
 _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
 
-_CLEAR = 2 / 3  # native training that takes no more of what PyTorch would take at best is chosen without more ado
+_CLEAR = 2 / 3  # native training that takes no more of PyTorch's time, both on one core, is chosen without more ado
 
 SERIAL = ExecutorSettings(kind="serial").completed
 
@@ -97,8 +97,8 @@ class _Contest:
         self._workers = min(asked.workers or cores(), len(orders)) if fork else 1
         self._share = -(-len(orders) // self._workers)
         self.refused: dict[str, str] = {}
-        self._native_share = 1.0
-        """What native training takes of PyTorch's time, both on one core."""
+        self._native_seconds = np.inf
+        """Of a round by the compiled kernels, on one core."""
         self.seconds[SERIAL] = self._measure(SERIAL)
         self._run = self.seconds[SERIAL] * rounds
         self._until = perf_counter() + max(_LEAST, min(_BUDGET, self._run / 4))
@@ -129,25 +129,32 @@ class _Contest:
     def _unstackable(self) -> str | None:
         return cannot_stack(self._workshop)
 
-    def ranking(self) -> list[ExecutorSettings]:
-        """The candidates, the fastest first."""
+    def ranking(self) -> Iterator[ExecutorSettings]:
+        """The candidates, the fastest first; what is not asked for is not measured."""
         asked = self._asked
-        if (
-            asked.kind == "auto"
-            and not (asked.stack or asked.native or asked.channels_last)
-            and self._run < _NOTICEABLE
-        ):
-            return [SERIAL]
+        left_open = asked.kind == "auto" and not (asked.stack or asked.native or asked.channels_last)
+        if left_open and self._run < _NOTICEABLE:
+            yield SERIAL
+            return
         ruled_out = asked.native is False or asked.channels_last or self._workshop.not_native
         native = [] if ruled_out else self._native()
         if asked.native:
-            return native
-        if native and self._native_share <= _CLEAR:
-            return [*native, SERIAL]
-        others = self._torch()
-        if not native:
-            return others
-        return sorted([*native, *others], key=lambda way: self.seconds.get(way, np.inf))
+            yield from native
+        elif native and self._native_seconds <= _CLEAR * self._best_on_one_core():
+            yield from native
+            yield from self._torch()
+        elif native:
+            yield from sorted([*native, *self._torch()], key=self.seconds.__getitem__)
+        else:
+            yield from self._torch()
+
+    def _best_on_one_core(self) -> float:
+        """Seconds of a round by PyTorch: one by one, and for models with closed forms in stacks."""
+        ways = [SERIAL]
+        if self._workshop.dense and self._asked.stack != 0:
+            stack = self._asked.stack or min(stack_limit(self._workshop), self._share)
+            ways = self._measured([SERIAL, ExecutorSettings(kind="vectorised", stack=stack).completed])
+        return self.seconds[ways[0]]
 
     def _native(self) -> list[ExecutorSettings]:
         """Ways to train by the compiled kernels, the fastest first."""
@@ -157,20 +164,21 @@ class _Contest:
         threads = ExecutorSettings(kind="threads", stack=asked.stack or limit, workers=asked.workers).completed
         in_threads = asked.kind in ("auto", "threads") and asked.stack != 0
         if in_threads and (workshop.trains_whole_jobs or asked.kind == "threads"):
-            # A stack has no bearing on how long whole jobs take; each is trained on one core.
+            # A stack has no bearing on how long whole jobs take, and each is trained on one core.
             some = int(np.clip(_TRIAL * self._work.sum() / self.seconds[SERIAL], 1, limit))
-            ways = [_in_process(some)]
-        else:
-            share = min(limit, self._share)
-            sizes = [share, -(-share // 4), 1] if asked.stack is None and asked.kind != "serial" else [asked.stack or 0]
-            ways = [_in_process(size) for size in dict.fromkeys(sizes)]
-        ranked = self._measured(ways)
+            try:
+                self._native_seconds = self._measure(_in_process(some))
+            except Exception as error:
+                self.refused[threads.label] = failure(error)
+                return []
+            self.seconds[threads] = self._native_seconds / workers
+            return [threads]
+        share = min(limit, self._share)
+        sizes = [share, -(-share // 4), 1] if asked.stack is None and asked.kind != "serial" else [asked.stack or 0]
+        ranked = self._measured([_in_process(size) for size in dict.fromkeys(sizes)])
         if not ranked:
             return []
-        self._native_share = self.seconds[ranked[0]] / self.seconds[SERIAL]
-        if in_threads and len(ways) == 1 and asked.stack is None:
-            self.seconds[threads] = self.seconds.pop(ranked[0]) / workers
-            return [threads]
+        self._native_seconds = self.seconds[ranked[0]]
         if asked.kind in ("serial", "vectorised"):
             return ranked
         shared = [self._shared(way) for way in ranked]
@@ -206,6 +214,8 @@ class _Contest:
         rivals = [*ranked[:1], *shared[:_FINALISTS]]
         least = min(len(self._orders), 2 * self._workers * max(way.stack or 1 for way in rivals))
         if not self._affordable(2 * least * len(rivals), ranked[0]):
+            for way in ranked:
+                self.seconds.setdefault(self._shared(way), self.seconds[way] / self._workers)
             return [*shared, *ranked]
         return [*self._compared(rivals, ranked[0], least), *(way for way in ranked if way not in rivals)]
 

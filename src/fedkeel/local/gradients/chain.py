@@ -64,6 +64,14 @@ class Layer:
         rows, columns = (side + 2 * self.pad - self.k + 1 for side in (self.height, self.width))
         return (self.outputs, rows // 2, columns // 2) if self.pool else (self.outputs, rows, columns)
 
+    @property
+    def products(self) -> int:
+        """Multiplications for one sample, forward."""
+        if self.kind == "average":
+            return 0
+        rows, columns = (side + 2 * self.pad - self.k + 1 if self.k else 1 for side in (self.height, self.width))
+        return self.inputs * self.outputs * max(1, self.k) ** 2 * rows * columns
+
 
 def chain(module: nn.Module, layout: Layout, shape: Sequence[int], training: bool = True) -> list[Layer]:
     """The module's layers for samples of this shape; all of its parameters are trained, each in one layer.

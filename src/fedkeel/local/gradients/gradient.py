@@ -43,6 +43,10 @@ class Gradient:
         """out <- before - rate [k, 1] * gradient, where it `descends`; returns the losses [k, b]."""
         raise NotImplementedError
 
+    def at_once(self, samples: int) -> int:
+        """How many jobs of so many samples should be trained in one call."""
+        raise NotImplementedError
+
     def train(self, jobs: Jobs, out: Tensor) -> Outcomes:
         """All steps of these jobs, where it `trains_whole_jobs`; the weights are put into `out` [k, D]."""
         raise NotImplementedError

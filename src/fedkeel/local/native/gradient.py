@@ -14,6 +14,9 @@ from fedkeel.local.native.library import Library
 from fedkeel.local.native.network import Network
 from fedkeel.params import Layout
 
+CALL = 1e11
+"""Operations that one thread does in one call, about a second of work: signals are heard between two calls."""
+
 
 class NativeGradient(VmappedGradient):
     """Softmax cross-entropy behind convolutions, pools, linear layers and ReLUs; matches autograd to rounding.
@@ -48,6 +51,10 @@ class NativeGradient(VmappedGradient):
     def _sweep(self, w: Tensor, batch: Batch, scale: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
         # Of a client's samples all that count do so equally: they are the first ones.
         return self.network(w.dtype).gradients(w, batch.x, batch.y, batch.sizes, scale, out, before)
+
+    def at_once(self, samples: int) -> int:
+        one = samples * sum(layer.products for layer in self._layers) * 6  # twice forward, four times on the way back
+        return max(1, int(CALL // max(one, 1))) * self._threads
 
     def train(self, jobs: Jobs, out: Tensor) -> Outcomes:
         return self.network(out.dtype).run(jobs, out)

@@ -1,4 +1,4 @@
-"""The kernels, called with tensors: every pointer and every length that they are given is checked here."""
+"""The kernels, called with tensors: what they are given is checked here, but for labels, which the data has checked."""
 
 from __future__ import annotations
 
@@ -65,7 +65,6 @@ class Network:
                 row[name] = getattr(layer, name)
             row["weight"], row["bias"] = starts[layer.weight], starts[layer.bias]
         self._sample = layers[0].inputs * layers[0].height * layers[0].width
-        self.classes = prod(layers[-1].shape)
         self._batch = 0
         self._spaces: ctypes.Array[ctypes.c_void_p] | None = None
 
@@ -78,7 +77,7 @@ class Network:
             spaces = (ctypes.c_void_p * self._threads)(*made)
             weakref.finalize(spaces, _free_all, free, made)
             if not all(made):
-                raise MemoryError(f"there is no room for native training of mini-batches of {batch}")
+                raise MemoryError(f"there is no room for native mini-batches of {batch}, or layers do not fit together")
             self._batch, self._spaces = batch, spaces
         return self._spaces
 

@@ -30,6 +30,7 @@ template <class F> static int share(fk_network** networks, int threads, int64_t 
     }
   };
   std::vector<std::thread> others;
+  others.reserve(threads);
   try {
     for (int thread = 1; thread < threads && thread < count; thread++) others.emplace_back(work, thread);
   } catch (const std::system_error&) {  // the system gives no more of them: fewer do the same work
