@@ -131,7 +131,9 @@ def summary(folder: Path, figure: Path) -> None:
     if s["jobs_lost"] or s["updates_refused"] or turned_away:
         refused = f"{turned_away} uploads refused by the gate, {s['updates_refused']} by the method"
         table.add_row("not taken in", f"{s['jobs_lost']} jobs lost or not needed, {refused}")
-    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {ExecutorSettings(**s['executor']).label}")
+    kernels = f" ({s['instruction_set']})" if s.get("instruction_set") else ", PyTorch"
+    label = f"{ExecutorSettings(**s['executor']).label}{kernels}"
+    table.add_row("speed", f"{s['samples_per_second']:,.0f} samples/s, {label}")
     table.add_row("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down")
     console.print(table)
     why = [s[name] for name in ("why_not_native", "why_not_stacked") if s.get(name)]

@@ -62,10 +62,10 @@ class ExecutorSettings(Section):
             raise InputError(
                 f"executor.stack: {self.stack} is not accepted with kind {self.kind}; accepted: {accepted}"
             )
-        if self.channels_last and (self.stack or self.kind in ("vectorised", "threads")):
+        if self.channels_last and (self.native or self.kind == "threads"):
+            raise InputError("executor.channels_last: true is not accepted with native training; accepted: one of them")
+        if self.channels_last and (self.stack or self.kind == "vectorised"):
             raise InputError("executor.channels_last: true is not accepted with stacks; accepted: executor.stack=0")
-        if self.channels_last and self.native:
-            raise InputError("executor.channels_last: true is not accepted with executor.native; accepted: one of them")
         if self.kind == "threads" and self.native is False:
             raise InputError(
                 "executor.native: false is not accepted with kind threads; accepted: true, or kind processes"

@@ -22,7 +22,7 @@ from fedkeel.record import schema
 from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.lock import BusyError, lock
-from fedkeel.record.machine import renewed
+from fedkeel.record.machine import continued, renewed
 from fedkeel.record.rowfile import START, RowFile, line, lines
 from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
 from fedkeel.record.schema import ACCURACIES, EXPERIMENT, RUN, SUMMARY
@@ -127,14 +127,14 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             self._rows[name].rewind(found.state["rows"][name] if found else START)
 
     def _mark(self, anew: bool = False) -> None:
-        """Write `run.json`; a resumed run writes it again, with the same content, unless it starts `anew` elsewhere.
+        """Write `run.json`; a resumed run writes it again, with the same content but for other native kernels.
 
         By the new file `follow` notices that rows were cut off. So this comes after that, and before new rows.
         """
         path, now = self.path / RUN, self._subject.beginning
         text = path.read_text(encoding="utf-8") if path.exists() else schema.text(now)
         with whole(path) as partial:
-            partial.write_text(renewed(text, now) if anew else text, encoding="utf-8")
+            partial.write_text((renewed if anew else continued)(text, now), encoding="utf-8")
 
     @property
     def beginning(self) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ import fedkeel
 from fedkeel.config.section import Section
 from fedkeel.data.cache import cache_folder
 from fedkeel.data.federated import FederatedData
+from fedkeel.errors import InputError
 from fedkeel.local.build import cores
 from fedkeel.local.executors.choose import Choice
 from fedkeel.local.native import library
@@ -49,13 +50,13 @@ def place(experiment: Section, data: FederatedData, module: nn.Module) -> Path:
         "data": [data.shape, int(data.sizes.sum()), int(data.sizes.max()), data.augment],
         "model": [str(module), [(name, list(p.shape), p.requires_grad) for name, p in module.named_parameters()]],
         "machine": [platform.machine(), processor(), cores()],
-        "native": found.isa if (found := library.load()) else None,
+        "native": found.isa if (found := library.load()) else library.absence(),
         "versions": [fedkeel.__version__, torch.__version__],
     }
     digest = sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()
     try:
         folder = cache_folder()
-    except RuntimeError:  # nobody has a home here: then nothing is remembered
+    except (RuntimeError, InputError):  # nobody has a home here: then nothing is remembered
         folder = Path(os.devnull)
     return folder / "executors" / f"{digest[:32]}.json"
 

@@ -19,6 +19,7 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.executors import choose
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.gradients.dense import DenseGradient
+from fedkeel.local.native.gradient import NativeGradient
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel, Layout
@@ -26,6 +27,7 @@ from fedkeel.runner import choice
 from fedkeel.runner.choice import first_orders
 from fedkeel.runner.remembered import place, recall, remember
 from tests.helpers.declared import Anything
+from tests.helpers.native import needed
 
 LOCAL = {"batch_size": 4, "epochs": 2}
 
@@ -364,3 +366,80 @@ def test_nothing_is_said_where_clients_are_stacked_or_were_asked_to_train_alone(
 
 def test_nothing_is_said_where_a_choice_is_not_worth_it() -> None:
     assert go().summary["why_not_stacked"] is None
+
+
+def contest(asked: dict[str, Any], method: str = "fedavg", fork: bool = True) -> choose._Contest:
+    """On the first round's orders of a network that the kernels know."""
+    model, given = convolutional(nn.ReLU()), data().to(torch.float32)
+    experiment = Experiment(rounds=1_000_000, per_round=6, local=LOCAL, algorithm=method)
+    flat = FlatModel(model)
+    rule = experiment.algorithm.rules()[0]
+    shop = Workshop(model, given, rule, experiment.local, 0)
+    orders = first_orders(experiment, given, flat, shop.executor(choose.SERIAL))
+    return choose._Contest(shop, ExecutorSettings(**asked).completed, orders, experiment.rounds, fork)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, native: float, stacked: float = 1.05) -> None:
+    """One by one takes a second on one core, native training and stacks take so long; nothing is rehearsed."""
+
+    def seconds(_: Any, way: ExecutorSettings) -> float:
+        return native if way.native else stacked if way.stack else 1.0
+
+    monkeypatch.setattr(choose._Contest, "_measure", seconds)
+    monkeypatch.setattr(choose._Contest, "_affordable", lambda *_: False)
+    monkeypatch.setattr(choose, "cores", lambda: 2)
+
+
+@pytest.mark.parametrize(("native", "first"), [(0.5, "threads"), (0.9, "threads"), (1.5, "processes")])
+def test_native_training_is_compared_on_equal_terms(native: float, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads and workers are both taken to share the work out evenly."""
+    needed()
+    told(monkeypatch, native)
+    assert next(iter(contest({}).ranking())).kind == first
+
+
+def test_the_stack_that_was_asked_for_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed()
+    told(monkeypatch, 0.5)
+    for fork in (True, False):
+        assert {way.stack for way in contest({"stack": 4}, fork=fork).ranking()} == {4}
+
+
+def test_what_a_native_run_is_refused_for_leaves_the_best_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed()
+    told(monkeypatch, 0.5)
+    ways = [*contest({}).ranking()]
+    assert [way.kind for way in ways[:2]] == ["threads", "processes"]
+    assert not ways[1].native
+
+
+def test_steps_of_a_rules_own_are_rehearsed_in_threads_and_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is one client for each core, so that there is only one size of stacks."""
+    needed()
+    told(monkeypatch, 0.5)
+    monkeypatch.setattr(choose, "cores", lambda: 6)
+    rivals: list[str] = []
+
+    def rehearse(_: Any, ways: list[ExecutorSettings], *__: Any) -> dict[ExecutorSettings, float]:
+        rivals.extend(way.kind for way in ways)
+        return dict.fromkeys(ways, 0.1)
+
+    monkeypatch.setattr(choose._Contest, "_rehearse", rehearse)
+    next(iter(contest({}, "fedsam").ranking()))
+    assert rivals == ["processes", "threads"]
+
+
+def test_closed_forms_count_where_native_training_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed()
+    told(monkeypatch, 0.6, stacked=0.4)
+    match = contest({})
+    monkeypatch.setattr(match, "_workshop", replace(match._workshop, module=dense()))
+    assert next(iter(match.ranking())).native is False
+
+
+def test_threads_are_as_many_as_was_asked_for() -> None:
+    needed()
+    shop = Workshop(convolutional(nn.ReLU()), data(), ClientRule(), Experiment(local=LOCAL).local, 0)
+    gradient = shop.trainer(ExecutorSettings(kind="threads", stack=4, workers=3).completed).gradient
+    assert isinstance(gradient, NativeGradient)
+    assert len(gradient.network(torch.float32)._space(4)) == 3

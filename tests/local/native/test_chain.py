@@ -348,6 +348,34 @@ def test_what_is_no_chain_is_told_why(name: str) -> None:
         read(make(), shape)
 
 
+class Logged(Own):
+    """As PyTorch's own example for MNIST ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.log_softmax(super().forward(x), dim=1)
+
+
+class LoggedTwice(Own):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(super().forward(x).log_softmax(-1))
+
+
+class LoggedOverSamples(Own):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log_softmax(super().forward(x), 0)
+
+
+def test_a_log_softmax_at_the_end_changes_nothing() -> None:
+    assert read(Logged()) == OWN
+    assert read(nn.Sequential(nn.Linear(3, 2), nn.LogSoftmax(dim=1)), (3,)) == read(
+        nn.Sequential(nn.Linear(3, 2)), (3,)
+    )
+    with pytest.raises(NotAChainError, match="goes on behind its log-softmax"):
+        read(LoggedTwice())
+    with pytest.raises(NotAChainError, match="the model calls log_softmax"):
+        read(LoggedOverSamples())
+
+
 def test_a_module_that_is_another_one_when_it_is_tested_is_noticed() -> None:
     module = AnotherWhenTested()
     assert read(module) == OWN

@@ -65,7 +65,7 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     if asked.native and workshop.not_native:
         field, instead = "native: true", "executor.native=false"
         if asked.kind == "threads":
-            field, instead = "kind: threads", "serial, vectorised or processes"
+            field, instead = "kind: threads", "executor=auto, or serial, vectorised or processes"
         raise InputError(f"executor.{field} is not accepted here: {workshop.not_native}; accepted: {instead}")
     if asked.settled:
         if reason := objection(workshop, asked, orders):
@@ -116,8 +116,16 @@ class _Contest:
         if chosen.native or self._asked.native is False or self._asked.channels_last:
             return None
         refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "native" in way)
-        reason = self._workshop.not_native or next(refused, None)
+        slower = "it is faster here" if np.isfinite(self._native_seconds) else None
+        reason = self._not_native or next(refused, slower)
         return reason and f"PyTorch computes the gradients: {reason}."
+
+    @property
+    def _not_native(self) -> str | None:
+        """Why the compiled kernels are of no use, if there is a reason."""
+        if self._workshop.rule.features == "used":
+            return self._workshop.not_native or "the method looks at features in every step"
+        return self._workshop.not_native
 
     @property
     def _clock(self) -> Callable[[], float]:
@@ -136,7 +144,7 @@ class _Contest:
         if left_open and self._run < _NOTICEABLE:
             yield SERIAL
             return
-        ruled_out = asked.native is False or asked.channels_last or self._workshop.not_native
+        ruled_out = asked.native is False or asked.channels_last or (self._not_native and not asked.native)
         native = [] if ruled_out else self._native()
         if asked.native:
             yield from native

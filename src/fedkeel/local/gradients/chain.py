@@ -20,6 +20,7 @@ LARGEST = 7
 _RELU: set[Any] = {functional.relu, torch.relu, ("method", "relu")}
 _FLATTEN: set[Any] = {torch.flatten, ("method", "flatten")}
 _RESHAPE: set[Any] = {("method", "view"), ("method", "reshape"), torch.reshape}
+_LOG_SOFTMAX: set[Any] = {functional.log_softmax, torch.log_softmax, ("method", "log_softmax")}
 _LENGTHS: set[Any] = {("method", "size"), getattr, operator.getitem}
 # Functions that a module of this class does the same as, with the same arguments.
 _AS_MODULES: dict[Any, type[nn.Module]] = {
@@ -27,7 +28,8 @@ _AS_MODULES: dict[Any, type[nn.Module]] = {
     functional.avg_pool2d: nn.AvgPool2d,
     functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
 }
-_KNOWN = (nn.Linear, nn.Conv2d, nn.ReLU, nn.Flatten, nn.Identity, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+_POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+_KNOWN = (nn.Linear, nn.Conv2d, nn.ReLU, nn.Flatten, nn.Identity, nn.Dropout, *_POOLS)
 
 
 class NotAChainError(Exception):
@@ -100,6 +102,7 @@ class _Reader:
         """Of a sample as it is here."""
         self._layers: list[Layer] = []
         self._lengths: set[fx.Node] = set()
+        self._ended = False
 
     def layers(self) -> list[Layer]:
         if type(self._module) is nn.Linear:  # a tracer would look inside
@@ -139,8 +142,12 @@ class _Reader:
         )
 
     def _read(self, node: fx.Node, what: Any) -> None:
+        if self._ended:
+            raise NotAChainError("the model goes on behind its log-softmax")
         if what in _RELU or type(what) is nn.ReLU:
             self._relu()
+        elif self._normalises(node, what):
+            self._ended = True  # cross-entropy does the same, and doing it twice changes nothing
         elif isinstance(what, nn.Module):
             self._layer(str(node.target), what)
         elif self._flattens(node, what):
@@ -151,7 +158,7 @@ class _Reader:
 
     def _layer(self, name: str, layer: nn.Module) -> None:
         match layer:
-            case _ if type(layer) not in (*_KNOWN, nn.Dropout):
+            case _ if type(layer) not in _KNOWN:
                 raise NotAChainError(f"the model has a layer {type(layer).__name__}")
             case nn.Linear():
                 self._linear(f"{name}.", layer)
@@ -234,6 +241,14 @@ class _Reader:
         if not self._layers or self._layers[-1].kind == "average":
             raise NotAChainError("the model has a ReLU that follows neither a linear layer nor a convolution")
         self._layers[-1] = replace(self._layers[-1], relu=True)
+
+    def _normalises(self, node: fx.Node, what: Any) -> bool:
+        """Whether the node is a log-softmax over the classes."""
+        if type(what) is nn.LogSoftmax:
+            return len(self._shape) == 1 and what.dim in (1, -1)
+        dim = node.kwargs.get("dim", node.args[1] if len(node.args) == 2 else None)
+        plain = len(node.args) + len(node.kwargs) == 2
+        return what in _LOG_SOFTMAX and plain and len(self._shape) == 1 and dim in (1, -1)
 
     def _flattens(self, node: fx.Node, what: Any) -> bool:
         """Whether the node makes [n, ...] into [n, features]."""
