@@ -193,7 +193,7 @@ class _Contest:
         if asked.kind == "processes":
             return shared
         rivals = shared[:1] if self._workers > 1 else ranked[:1]
-        return self._compared([*rivals, threads] if in_threads else rivals)
+        return self._compared([*rivals, threads] if in_threads else rivals, ranked[0], len(self._orders))
 
     def _torch(self) -> list[ExecutorSettings]:
         """Ways to train by PyTorch, the fastest first."""
