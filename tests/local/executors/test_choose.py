@@ -432,6 +432,8 @@ def test_steps_of_a_rules_own_are_rehearsed_in_threads_and_in_workers(monkeypatc
 def test_closed_forms_count_where_native_training_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     needed()
     told(monkeypatch, 0.6, stacked=0.4)
+    monkeypatch.setattr(choose._Contest, "_affordable", lambda *_: True)
+    monkeypatch.setattr(choose._Contest, "_rehearse", lambda _, rivals, *__: dict.fromkeys(rivals, 0.1))
     match = contest({})
     monkeypatch.setattr(match, "_workshop", replace(match._workshop, module=dense()))
     assert next(iter(match.ranking())).native is False

@@ -163,7 +163,7 @@ def test_what_was_asked_for_is_kept() -> None:
     [
         (
             {"native": True, "channels_last": True},
-            "executor.channels_last: true is not accepted with executor.native; accepted: one of them",
+            "executor.channels_last: true is not accepted with native training; accepted: one of them",
         ),
         (
             {"kind": "threads", "native": False},
@@ -175,7 +175,7 @@ def test_what_was_asked_for_is_kept() -> None:
         ),
         (
             {"kind": "threads", "channels_last": True},
-            "executor.channels_last: true is not accepted with stacks; accepted: executor.stack=0",
+            "executor.channels_last: true is not accepted with native training; accepted: one of them",
         ),
         ({"kind": "threads", "workers": 0}, "executor.workers"),
         ({"native": "perhaps"}, "executor.native"),
@@ -200,9 +200,14 @@ NORMED = "the model has a layer BatchNorm2d"
         ),
         (
             "threads",
-            f"executor.kind: threads is not accepted here: {NORMED}; accepted: serial, vectorised or processes",
+            f"executor.kind: threads is not accepted here: {NORMED}; accepted: executor=auto, or serial, "
+            "vectorised or processes",
         ),
-        (THREADS, f"executor.kind: threads is not accepted here: {NORMED}; accepted: serial, vectorised or processes"),
+        (
+            THREADS,
+            f"executor.kind: threads is not accepted here: {NORMED}; accepted: executor=auto, or serial, "
+            "vectorised or processes",
+        ),
     ],
 )
 def test_a_model_that_the_kernels_do_not_know_is_refused(executor: Any, sentence: str) -> None:

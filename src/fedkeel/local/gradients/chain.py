@@ -247,8 +247,8 @@ class _Reader:
         if type(what) is nn.LogSoftmax:
             return len(self._shape) == 1 and what.dim in (1, -1)
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) == 2 else None)
-        plain = len(node.args) + len(node.kwargs) == 2
-        return what in _LOG_SOFTMAX and plain and len(self._shape) == 1 and dim in (1, -1)
+        plain = node.kwargs.get("dtype") is None and len(self._shape) == 1
+        return what in _LOG_SOFTMAX and plain and dim in (1, -1)
 
     def _flattens(self, node: fx.Node, what: Any) -> bool:
         """Whether the node makes [n, ...] into [n, features]."""
