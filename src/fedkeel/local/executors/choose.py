@@ -36,6 +36,7 @@ _NOTICEABLE = 0.3  # a run that takes no longer is not worth a choice
 _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two seconds to load
 
 _CLEAR = 2 / 3  # native training that takes no more of PyTorch's time, both on one core, is chosen without more ado
+_OBVIOUS = 1 / 4  # and what takes no more than this need not even be compared with closed forms
 
 SERIAL = ExecutorSettings(kind="serial").completed
 
@@ -148,7 +149,7 @@ class _Contest:
         native = [] if ruled_out else self._native()
         if asked.native:
             yield from native
-        elif native and self._native_seconds <= _CLEAR * self._best_on_one_core():
+        elif native and self._is_clear():
             yield from native
             yield from self._torch()
         elif native:
@@ -156,13 +157,15 @@ class _Contest:
         else:
             yield from self._torch()
 
-    def _best_on_one_core(self) -> float:
-        """Seconds of a round by PyTorch: one by one, and for models with closed forms in stacks."""
-        ways = [SERIAL]
-        if self._workshop.dense and self._asked.stack != 0:
-            stack = self._asked.stack or min(stack_limit(self._workshop), self._share)
-            ways = self._measured([SERIAL, ExecutorSettings(kind="vectorised", stack=stack).completed])
-        return self.seconds[ways[0]]
+    def _is_clear(self) -> bool:
+        """Whether native training is so much faster that nothing else need be tried; all on one core."""
+        share = self._native_seconds / self.seconds[SERIAL]
+        if share > _CLEAR or share <= _OBVIOUS or not self._workshop.dense or self._asked.stack == 0:
+            return bool(share <= _CLEAR)
+        # Closed forms in stacks may be several times as fast as one by one.
+        stack = self._asked.stack or min(stack_limit(self._workshop), self._share)
+        best = self._measured([SERIAL, ExecutorSettings(kind="vectorised", stack=stack).completed])[0]
+        return self._native_seconds <= self.seconds[best]
 
     def _native(self) -> list[ExecutorSettings]:
         """Ways to train by the compiled kernels, the fastest first."""
