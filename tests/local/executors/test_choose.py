@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedkeel import Experiment, FederatedData, InputError, Result, Stop, StoppedError, resume, run
 from fedkeel.local.batches import Batch, batch_sizes
 from fedkeel.local.build import Workshop
-from fedkeel.local.executors import choose
+from fedkeel.local.executors import choose, memory_limits
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.native.gradient import NativeGradient
@@ -310,10 +310,10 @@ def test_every_size_of_mini_batch_is_tried() -> None:
 def test_stacks_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Workshop(dense(), data(), ClientRule(), Experiment(local=LOCAL).local, 0)
     one = 6 * 4 * (16 * 8 + 8 + 8 * 3 + 3)
-    monkeypatch.setattr(choose, "STACK_BYTES", 10 * one)
-    assert 2 <= choose.stack_limit(shop) < 10  # activations take their share
-    monkeypatch.setattr(choose, "STACK_BYTES", 10)
-    assert choose.stack_limit(shop) == 1
+    monkeypatch.setattr(memory_limits, "STACK_BYTES", 10 * one)
+    assert 2 <= memory_limits.stack_limit(shop) < 10  # activations take their share
+    monkeypatch.setattr(memory_limits, "STACK_BYTES", 10)
+    assert memory_limits.stack_limit(shop) == 1
     assert ExecutorSettings().settled is False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,20 +10,16 @@ from time import perf_counter, thread_time
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
 
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.local.batches import batch_sizes, steps
+from fedkeel.local.batches import steps
 from fedkeel.local.build import Workshop, cores
 from fedkeel.local.executors.agreement import cannot_stack, failure, objection
+from fedkeel.local.executors.memory_limits import native_limit, stack_limit
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainer import plan
-from fedkeel.params import Layout
 from fedkeel.wire.orders import Order
 
-STACK_BYTES = 256 << 20
-"""What one stack may take in memory."""
-_VECTORS = 6  # of a model's size that a client of a stack needs: weights, gradient, direction, ...
 _PARTS = (4, 16, 64, 2)  # of a worker's share that a stack may be, beside all of it
 _BUDGET = 1.0  # seconds for all measurements, or a quarter of what the run would take serially, if that is less,
 _LEAST = 0.2  # but not less than this
@@ -171,7 +166,7 @@ class _Contest:
         """Ways to train by the compiled kernels, the fastest first."""
         asked, workshop = self._asked, self._workshop
         workers = min(asked.workers or cores(), len(self._orders))
-        limit = min(len(self._orders), max(workers, STACK_BYTES // (_VECTORS * workshop.bytes)))
+        limit = min(len(self._orders), max(workers, native_limit(workshop)))
         threads = ExecutorSettings(kind="threads", stack=asked.stack or limit, workers=asked.workers).completed
         in_threads = asked.kind in ("auto", "threads") and asked.stack != 0
         if in_threads and (workshop.trains_whole_jobs or asked.kind == "threads"):
@@ -311,24 +306,6 @@ class _Contest:
                 executor.close()
         share = float(self._work.sum() / work.clip(max=limit).sum())
         return {settings: min(seconds[1:]) * share for settings, seconds in times.items()}
-
-
-def stack_limit(workshop: Workshop) -> int:
-    """How many clients' vectors and activations fit into `STACK_BYTES`; at least one's."""
-    kept = 0
-
-    def count(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept
-        kept += tensor.numel() * tensor.element_size()
-        return tensor
-
-    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local.batch_size))) % len(workshop.data.train.y)
-    x, y = workshop.data.train_batch(samples)
-    trial = copy.deepcopy(workshop.module)
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        cross_entropy(trial(x), y)
-    vectors = _VECTORS * Layout.of(trial).size * next(trial.parameters()).element_size()
-    return max(1, STACK_BYTES // (vectors + 2 * kept))
 
 
 def _work(workshop: Workshop, orders: Sequence[Order]) -> NDArray[np.int64]:

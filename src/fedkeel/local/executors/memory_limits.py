@@ -1,0 +1,40 @@
+"""How many clients may train at once, by the memory that they need."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedkeel.local.batches import batch_sizes
+from fedkeel.local.build import Workshop
+from fedkeel.params import Layout
+
+STACK_BYTES = 256 << 20
+"""What one stack may take in memory."""
+VECTORS = 6
+"""Of a model's size that a client of a stack needs: weights, gradient, direction, ..."""
+
+
+def native_limit(workshop: Workshop) -> int:
+    """How many clients' vectors fit into `STACK_BYTES`: the kernels keep activations of one client a thread."""
+    return STACK_BYTES // (VECTORS * workshop.bytes)
+
+
+def stack_limit(workshop: Workshop) -> int:
+    """How many clients' vectors and activations fit into `STACK_BYTES`; at least one's."""
+    kept = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        kept += tensor.numel() * tensor.element_size()
+        return tensor
+
+    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local.batch_size))) % len(workshop.data.train.y)
+    x, y = workshop.data.train_batch(samples)
+    trial = copy.deepcopy(workshop.module)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        cross_entropy(trial(x), y)
+    vectors = VECTORS * Layout.of(trial).size * next(trial.parameters()).element_size()
+    return max(1, STACK_BYTES // (vectors + 2 * kept))
