@@ -101,7 +101,7 @@ class _Contest:
 
     def why_not_stacked(self, chosen: ExecutorSettings) -> str | None:
         """Why clients train one by one, unless that was asked for or is faster."""
-        if chosen.native or (chosen.stack or 0) > 1 or self._asked.stack == 0 or self._asked.channels_last:
+        if (chosen.stack or 0) > 1 or self._asked.stack == 0 or self._asked.channels_last:
             return None
         refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "stacks" in way)
         reason = self._unstackable or next(refused, None)
