@@ -104,7 +104,7 @@ def watched() -> Iterator[list[float]]:
     kinds: dict[str, Callable[[Any, Any], float]] = {
         "__call__": lambda given, _: given[1].sizes.sum(),
         "descend": lambda given, _: given[1].sizes.sum(),
-        "train": lambda _, outcomes: outcomes.seen.sum(),
+        "train": lambda given, outcomes: (2 if given[0].course.ascent else 1) * outcomes.seen.sum(),
         "loss": lambda given, _: FORWARD * given[1].sizes.sum(),
         "features": lambda given, _: FORWARD * given[2].shape[0] * given[2].shape[1],
     }

@@ -204,9 +204,10 @@ def test_both_passes_see_the_same_dropout_masks() -> None:
     net[1].register_forward_hook(lambda _, inputs, output: masks.append((output == 0) & (inputs[0] != 0)))
     it = oracle(net, batch_size=5)
     w = weights(net)
-    given = job(w, torch.full((1, 1), 0.1))
+    rule = SharpnessAware(rho=RHO)
+    given = rule.begin(job(w, torch.full((1, 1), 0.1)), it)
     for _ in it.steps():
-        SharpnessAware(rho=RHO).step(given, w, it)
+        rule.step(given, w, it)
     first, again, second, once_more = masks
     assert torch.equal(first, again)
     assert torch.equal(second, once_more)

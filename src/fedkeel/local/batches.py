@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -21,14 +22,47 @@ GATHERED_BYTES = 1 << 20
 """Of samples that are fetched at once: several small mini-batches, but no more than a cache holds."""
 
 
+@dataclass
+class Samples:
+    """Those of a mini-batch: by number among all there are, until somebody needs them side by side."""
+
+    data: tuple[Tensor, Tensor]
+    """All samples and labels: x [n, ...] and y [n]; without `which`, x [k, b, ...] and y [k, b]."""
+    which: Tensor | None = None
+    """[k, b]"""
+
+    @cached_property
+    def fetched(self) -> tuple[Tensor, Tensor]:
+        """x [k, b, ...] and y [k, b]."""
+        x, y = self.data
+        if self.which is None:
+            return x, y
+        flat, shape = self.which.flatten(), self.which.shape
+        return x.index_select(0, flat).view(*shape, *x.shape[1:]), y.index_select(0, flat).view(shape)
+
+    @property
+    def shape(self) -> torch.Size:
+        """(k, b)"""
+        return (self.data[1] if self.which is None else self.which).shape
+
+    def split(self, size: int) -> list[Samples]:
+        """Mini-batches of so many, and a last one of what is left."""
+        if self.which is not None:
+            return [Samples(self.data, part) for part in torch.split(self.which, size, dim=1)]
+        parts = zip(*(torch.split(part, size, dim=1) for part in self.data), strict=True)
+        return [Samples(part) for part in parts]
+
+    def pick(self, rows: Tensor) -> Samples:
+        """Those of some clients."""
+        x, y = self.data
+        return Samples((x[rows], y[rows])) if self.which is None else Samples(self.data, self.which[rows])
+
+
 @dataclass(slots=True)
 class Batch:
     """Samples of the first k clients, of which gradients are taken; the others are done."""
 
-    x: Tensor
-    """[k, b, ...]"""
-    y: Tensor
-    """[k, b]"""
+    samples: Samples
     sizes: NDArray[np.int64]
     """[k], samples of each; the shorter ones are filled up to the longest, b."""
     weights: Tensor
@@ -48,8 +82,23 @@ class Batch:
         """Those of some clients, for a look that leaves no trace."""
         if len(rows) == len(self.sizes):
             return replace(self, fresh=False)
-        x, y, weights, places = self.x[rows], self.y[rows], self.weights[rows], rows.cpu().numpy()
-        return replace(self, x=x, y=y, weights=weights, sizes=self.sizes[places], fresh=False)
+        samples, weights, places = self.samples.pick(rows), self.weights[rows], rows.cpu().numpy()
+        return replace(self, samples=samples, weights=weights, sizes=self.sizes[places], fresh=False)
+
+    @property
+    def x(self) -> Tensor:
+        """[k, b, ...]"""
+        return self.samples.fetched[0]
+
+    @property
+    def y(self) -> Tensor:
+        """[k, b]"""
+        return self.samples.fetched[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.weights.device
 
 
 class Batches:
@@ -69,9 +118,11 @@ class Batches:
         clients: ArrayLike,
         epochs: ArrayLike,
         dtype: torch.dtype = torch.float32,
+        by_number: bool = False,
     ) -> None:
-        """`dtype` is that of the weights."""
+        """`dtype` is that of the weights; `by_number`: whether samples may stay where they lie."""
         self._data = data
+        self._by_number = by_number
         self._dtype = dtype
         self._seed = seed
         self._waves, self._clients = np.array(waves), np.array(clients)
@@ -100,11 +151,18 @@ class Batches:
         changed = self._data.augment or self._data.resize or x.dtype != self._dtype
         return None if changed or x.is_cuda or not x.is_contiguous() else (x, y)
 
-    def order(self, rows: slice, epochs: int) -> NDArray[np.int64]:
-        """[k, epochs, most samples], which samples these clients see in their first epochs, in which order."""
+    def order(self, rows: slice, epochs: int, first: int = 0) -> NDArray[np.int64]:
+        """[k, epochs, most samples], which samples these clients see in so many epochs, in which order."""
         some = np.arange(len(self._clients))[rows]
-        order = self._shuffled(np.repeat(some, epochs), np.tile(np.arange(epochs), len(some)))
+        order = self._shuffled(np.repeat(some, epochs), np.tile(np.arange(first, first + epochs), len(some)))
         return order.reshape(len(some), epochs, -1)
+
+    def first(self, order: NDArray[np.int64], epoch: int) -> Batch:
+        """The first mini-batches of an epoch in which the first clients see their samples in this order [k, n]."""
+        sizes = self.batch[: len(order)]
+        samples = torch.from_numpy(order[:, : int(sizes.max())])
+        weights = self._weights(sizes, sizes, samples.shape[1])
+        return Batch(self._samples(samples), sizes, weights, 1.0, epoch, 0, self._masks("dropout", epoch), fresh=True)
 
     def __iter__(self) -> Iterator[Batch]:
         alike = (self._sizes == self._sizes[0]).all() and (self.steps == self.steps[0]).all()
@@ -115,19 +173,18 @@ class Batches:
         everybody = np.arange(len(self._clients))
         size = int(self.batch[0])
         one = size * len(everybody) * prod(self._data.shape) * self._data.train.x.element_size()
-        some = size * max(1, GATHERED_BYTES // one)
+        some = size * max(1, GATHERED_BYTES // one) if self._numbered is None else int(self._sizes[0])
         sizes, weights = np.full(0, 0), torch.empty(0, 0)
         for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
             masks = self._masks("dropout", epoch)
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
             place = 0
-            for samples in torch.split(order, some, dim=1):
-                fetched = self._fetch(samples)
-                for x, y in zip(*(torch.split(part, size, dim=1) for part in fetched), strict=True):
-                    if weights.shape != y.shape:
-                        sizes = np.full(len(everybody), y.shape[1])
-                        weights = self._weights(sizes, sizes, y)
-                    yield Batch(x, y, sizes, weights, 1.0, epoch, place, masks ^ place, fresh=True)
+            for which in torch.split(order, some, dim=1):
+                for samples in self._samples(which).split(size):
+                    if weights.shape != samples.shape:
+                        sizes = np.full(len(everybody), samples.shape[1])
+                        weights = self._weights(sizes, sizes, samples.shape[1])
+                    yield Batch(samples, sizes, weights, 1.0, epoch, place, masks ^ place, fresh=True)
                     place += 1
 
     def _each_at_its_pace(self) -> Iterator[Batch]:
@@ -144,26 +201,25 @@ class Batches:
             first = places * self.batch[:active]
             sizes = np.minimum(self.batch[:active], self._sizes[:active] - first)
             columns = np.minimum(first[:, None] + np.arange(sizes.max()), self._sizes[:active, None] - 1)
-            samples = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
-            x, y = self._fetch(samples)
+            which = torch.from_numpy(np.take_along_axis(order[:active], columns, axis=1))
             before, ragged = ragged, bool((sizes != sizes[0]).any())
-            if ragged or before or weights.shape != y.shape:
-                weights = self._weights(sizes, sizes, y)
-            yield Batch(x, y, sizes, weights, 1.0, epochs, places, fresh=True)
+            if ragged or before or weights.shape != which.shape:
+                weights = self._weights(sizes, sizes, which.shape[1])
+            yield Batch(self._samples(which), sizes, weights, 1.0, epochs, places, fresh=True)
 
     def whole(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
         """All samples of these clients of the stack, as they lie, a mini-batch at a time; who has no more gets size 0.
 
-        The weights of all of them together make the mean of a client's samples.
+        The weights of all of them together make the mean of a client's samples. What is told by number comes at once.
         """
         sizes, own, each = self._sizes[rows], self._own[rows], int(self.batch[rows].max())
+        each = each if self._numbered is None else int(sizes.max())
         for number, first in enumerate(range(0, int(sizes.max()), each)):
             places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
-            samples = torch.from_numpy(self._data.assignment.indices[own + places])
-            x, y = self._data.train_batch(samples)
-            some = (sizes - first).clip(0, each)
-            masks = self._masks("full gradient") ^ number
-            yield Batch(x, y, some, self._weights(some, sizes, y), float(some[0] / sizes[0]), masks=masks)
+            which = torch.from_numpy(self._data.assignment.indices[own + places])
+            samples, some = self._samples(which, augment=False), (sizes - first).clip(0, each)
+            weights, masks = self._weights(some, sizes, which.shape[1]), self._masks("full gradient") ^ number
+            yield Batch(samples, some, weights, float(some[0] / sizes[0]), masks=masks)
 
     def proxy(self, rows: NDArray[np.int64], masks: int = 0) -> Batch:
         """A fixed sample of what others have, for each of these clients."""
@@ -174,9 +230,9 @@ class Batches:
             first = int(self._own[row, 0])
             others = drawn[~np.isin(drawn, indices[first : first + self._sizes[row]])]
             chosen.append(np.resize(others if len(others) else drawn, PROXY))
-        x, y = self._data.train_batch(torch.from_numpy(np.stack(chosen)))
+        samples = self._samples(torch.from_numpy(np.stack(chosen)), augment=False)
         sizes = np.full(len(chosen), PROXY)
-        return Batch(x, y, sizes, self._weights(sizes, sizes, y), masks=masks)
+        return Batch(samples, sizes, self._weights(sizes, sizes, PROXY), masks=masks)
 
     def _masks(self, purpose: str, *where: int) -> int:
         """A seed for the dropout of a client that is alone: in a stack, there is none."""
@@ -184,15 +240,23 @@ class Batches:
             return 0
         return streams.key(self._seed, purpose, int(self._waves[0]), int(self._clients[0]), *where) >> 1
 
-    def _weights(self, sizes: NDArray[np.int64], of: NDArray[np.int64], y: Tensor) -> Tensor:
+    def _weights(self, sizes: NDArray[np.int64], of: NDArray[np.int64], b: int) -> Tensor:
         """[k, b], 1 / of for the first `sizes` samples of each client, 0 for the rest."""
-        real = torch.arange(y.shape[1], device=y.device) < torch.from_numpy(sizes).to(y.device)[:, None]
-        return torch.where(real, 1 / torch.from_numpy(of).to(y.device)[:, None].double(), 0.0).to(self._dtype)
+        device = self._data.train.x.device
+        real = torch.arange(b, device=device) < torch.from_numpy(sizes).to(device)[:, None]
+        return torch.where(real, 1 / torch.from_numpy(of).to(device)[:, None].double(), 0.0).to(self._dtype)
 
-    def _fetch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples by number [k, ...]; augmentation is one draw a sample, so it does not matter how many at once."""
-        augment = [self._augment[row] for row in range(len(samples))] if self._augment else None
-        return self._data.train_batch(samples, augment)
+    @cached_property
+    def _numbered(self) -> tuple[Tensor, Tensor] | None:
+        """All samples and labels, where mini-batches are told by number."""
+        return self.as_they_lie if self._by_number else None
+
+    def _samples(self, which: Tensor, augment: bool = True) -> Samples:
+        """By number [k, b]; augmentation is one draw a sample, so it does not matter how many at once."""
+        if self._numbered is not None:
+            return Samples(self._numbered, which)
+        draws = [self._augment[row] for row in range(len(which))] if augment and self._augment else None
+        return Samples(self._data.train_batch(which, draws))
 
     def _shuffled(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples of clients that begin an epoch, in a new order; rows of the shorter ones are filled up."""

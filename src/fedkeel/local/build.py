@@ -14,6 +14,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.inprocess import InProcess
+from fedkeel.local.executors.memory import keep_freed
 from fedkeel.local.executors.processes import Processes
 from fedkeel.local.gradients.autograd import AutogradGradient
 from fedkeel.local.gradients.chain import Layer, NotAChainError, chain
@@ -78,8 +79,9 @@ class Workshop:
 
     @property
     def trains_whole_jobs(self) -> bool:
-        """Whether the kernels are given whole jobs of this method, not every step."""
-        return keeps_to_course(self.rule) and not self.data.augment and not self.data.resize
+        """Whether the kernels are given whole jobs of this method, or whole epochs, not every step."""
+        watches = self.rule.watches_epochs and not self.local.momentum
+        return (keeps_to_course(self.rule) or watches) and not self.data.augment and not self.data.resize
 
     @property
     def bytes(self) -> int:
@@ -101,6 +103,7 @@ class Workshop:
 
     def executor(self, settings: ExecutorSettings) -> Executor:
         """For these settings; processes start when they are first needed."""
+        keep_freed()
         gradient = self._gradient(settings)
         trainer = self._trainer(gradient)
         if isinstance(gradient, NativeGradient):

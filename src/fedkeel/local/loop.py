@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.errors import FedkeelError
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, Course
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.returned import check_advance, check_begin, check_end
@@ -78,15 +78,19 @@ def train(
     # A rule that keeps to a course needs no gradient in its hands: an oracle may make a step at once, or all of them.
     whole = getattr(oracle, "train", None) if keeps_to_course(rule) and job.fresh is None else None
     if whole is not None:
-        return _ended(begun, rule, whole(begun, limit, out), oracle)
-    plain = (keeps_to_course(rule) or rule.watches_epochs) and not momentum
+        w, begun = whole(begun, limit, out)
+        return _ended(begun, rule, w, oracle)
+    plain = (keeps_to_course(rule) or rule.watches_epochs) and not momentum and job.course.straight
     descend = getattr(oracle, "descend", None) if plain else None
+    # Or, where a rule only watches epochs, all steps between.
+    by_epoch = getattr(oracle, "by_epoch", None) if plain and rule.watches_epochs and job.fresh is None else None
+    walk, finish = (by_epoch and by_epoch(limit)) or (islice(oracle.steps(), limit), None)
     w = job.start
     velocity: Tensor | None = None
     done: list[Job] = []
     epoch: int | Tensor | None = None
     lr = rate = job.lr
-    for number, step in enumerate(islice(oracle.steps(), limit)):
+    for number, step in enumerate(walk):
         if step.active < len(job.start):
             done.append(job.pick(slice(step.active, None)))
             job = job.pick(slice(step.active))
@@ -113,8 +117,11 @@ def train(
             velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
             direction = velocity
         torch.addcmul(old, rate, direction, value=-1, out=new)
+        if finish is not None:
+            finish(job, rate, new)
     left = [job, *reversed(done)]
-    begun = replace(begun, lr=torch.cat([each.lr for each in left]), carry=_joined([each.carry for each in left]))
+    lr, carry = torch.cat([each.lr for each in left]), _joined([each.carry for each in left])
+    begun = replace(begun, lr=lr, carry=carry, course=_followed(begun.course, left))
     return _ended(begun, rule, w, oracle)
 
 
@@ -144,6 +151,15 @@ def _refresh(job: Job, w: Tensor, rule: ClientRule, oracle: TrainingOracle) -> J
     w[rows] = torch.lerp(w[rows], part.fresh.w, merge.share)
     carry = {name: job.carry[name].index_copy(0, rows, new) for name, new in merge.notes.items()}
     return replace(job, carry={**job.carry, **carry})
+
+
+def _followed(course: Course, left: list[Job]) -> Course:
+    """With the trails of those who stayed and those who left, as one stack again."""
+    trails = [each.course.trail for each in left if each.course.trail is not None]
+    if not trails:
+        return course
+    last, past = (torch.cat([getattr(trail, name) for trail in trails]) for name in ("last", "past"))
+    return replace(course, trail=replace(trails[0], last=last, past=past, gain=torch.cat([t.gain for t in trails])))
 
 
 def _joined(carries: list[Message]) -> Message:

@@ -18,7 +18,7 @@ from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.local.gradients.jobs import Jobs, Outcomes, joined
 from fedkeel.local.loop import Step
 from fedkeel.local.settings import LocalSettings
-from fedkeel.methods.course import Course
+from fedkeel.methods.course import Course, Trail
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Penalty, Sample
 
@@ -42,8 +42,12 @@ class BatchOracle:
         self._losses: list[Tensor] = []
         self._sizes: list[NDArray[np.int64]] = []
         self._scratch: Tensor | None = None
-        self._known: Outcomes | None = None
-        """Of whole jobs."""
+        self._outcomes: list[Outcomes] = []
+        """Of steps that were made in one go."""
+        self._finite: NDArray[np.bool_] | None = None
+        """Of whole jobs, whether the trained weights are."""
+        self._rest: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        """Of an epoch that has begun: (samples [k, 1, n] behind its first mini-batch, how many of them count [k])."""
 
     def steps(self) -> Iterator[Step]:
         """Make one mini-batch after the other current."""
@@ -52,7 +56,7 @@ class BatchOracle:
             if isinstance(batch.epochs, int):
                 yield Step(batch.epochs, len(batch.sizes), batch.places == 0)
             else:
-                epochs = torch.from_numpy(batch.epochs).to(batch.x.device)
+                epochs = torch.from_numpy(batch.epochs).to(batch.device)
                 yield Step(epochs, len(batch.sizes), bool(np.equal(batch.places, 0).any()))
         self._batch = None
 
@@ -73,7 +77,7 @@ class BatchOracle:
         """[k, 1], the epoch that begins with each client's current mini-batch, or -1."""
         batch = self._current()
         begins = np.where(np.equal(batch.places, 0), batch.epochs, -1)
-        return torch.from_numpy(np.broadcast_to(begins, (len(batch.sizes),)).copy()).to(batch.x.device)[:, None]
+        return torch.from_numpy(np.broadcast_to(begins, (len(batch.sizes),)).copy()).to(batch.device)[:, None]
 
     @property
     def buffers(self) -> Tensor:
@@ -152,30 +156,63 @@ class BatchOracle:
         self._count(batch, self._gradient.descend(w, batch, rate * course.share, out, before))
 
     @property
-    def train(self) -> Callable[[Job, int | None, Tensor | None], Tensor] | None:
-        """`train(job, limit, out)`: the weights after all steps of jobs that keep to their course, in one go."""
-        whole = self._gradient.trains_whole_jobs and self._batches.as_they_lie is not None
-        return self._train if whole else None
+    def _whole(self) -> bool:
+        """Whether many steps are made in one go."""
+        return self._gradient.trains_whole_jobs and self._batches.as_they_lie is not None
 
-    def _train(self, job: Job, limit: int | None, out: Tensor | None) -> Tensor:
-        batches, local, samples = self._batches, self._local, self._batches.as_they_lie
-        assert samples is not None
+    @property
+    def train(self) -> Callable[[Job, int | None, Tensor | None], tuple[Tensor, Job]] | None:
+        """`train(job, limit, out)`: the weights after all steps of jobs that keep to their course, in one go.
+
+        Beside them, the job with its trail as the last step left it.
+        """
+        return self._train if self._whole else None
+
+    def _train(self, job: Job, limit: int | None, out: Tensor | None) -> tuple[Tensor, Job]:
         w = out if out is not None else torch.empty_like(job.start, memory_format=torch.contiguous_format)
+        epochs, left = self._epochs(limit), job.course.trail
+        if left is not None:
+            left = replace(left, last=w.new_empty(w.shape), past=w.new_empty(w.shape))
+        order = lambda rows: self._batches.order(rows, int(epochs.max()))  # noqa: E731
+        self._run(job, w, epochs, self._batches.sizes, order, limit, left)
+        self._finite = self._outcomes[0].finite
+        return w, replace(job, course=replace(job.course, trail=left))
+
+    def _epochs(self, limit: int | None) -> NDArray[np.int64]:
+        """[C], how many of its epochs each client begins in so many steps."""
+        batches = self._batches
         an_epoch = batches.steps // batches.epochs
-        epochs = batches.epochs if limit is None else np.minimum(batches.epochs, -(-limit // an_epoch))
-        most, found = int(epochs.max()), []
-        seen = most * int(batches.sizes.max())
+        return batches.epochs if limit is None else np.minimum(batches.epochs, -(-limit // an_epoch))
+
+    def _run(
+        self,
+        job: Job,
+        out: Tensor,
+        epochs: NDArray[np.int64],
+        samples: NDArray[np.int64],
+        order: Callable[[slice], NDArray[np.int64]],
+        limit: int | None = None,
+        left: Trail | None = None,
+    ) -> None:
+        """Train the first clients of the stack: so many epochs and samples of each [k], in this order.
+
+        The course's trail, as the last step leaves it, is put into `left`.
+        """
+        batches, local, data = self._batches, self._local, self._batches.as_they_lie
+        assert data is not None
+        seen = int(epochs.max()) * int(samples.max())
         some = max(1, min(ORDERED // seen, self._gradient.at_once(seen)))
-        for rows in (slice(first, first + some) for first in range(0, len(w), some)):
+        found = []
+        for rows in (slice(first, first + some) for first in range(0, len(out), some)):
             part = job.pick(rows)
             jobs = Jobs(
                 start=part.start,
-                x=samples[0],
-                y=samples[1],
-                order=batches.order(rows, most),
-                samples=batches.sizes[rows],
+                x=data[0],
+                y=data[1],
+                order=order(rows),
+                samples=samples[rows],
                 epochs=epochs[rows],
-                batch=batches.batch[rows],
+                batch=batches.batch[: len(out)][rows],
                 rates=part.lr,
                 course=part.course,
                 mask=self._moving,
@@ -183,14 +220,45 @@ class BatchOracle:
                 clip=local.clip_norm or 0.0,
                 momentum=local.momentum,
                 limit=limit,
+                last=None if left is None else left.last[rows],
+                past=None if left is None else left.past[rows],
             )
-            found.append(self._gradient.train(jobs, w[rows]))
-        self._known = joined(found)
-        return w
+            found.append(self._gradient.train(jobs, out[rows]))
+        self._outcomes.append(joined(found))
+
+    def by_epoch(self, limit: int | None) -> tuple[Iterator[Step], Callable[[Job, Tensor, Tensor], None]] | None:
+        """(`steps`, but only those that begin an epoch; `finish(job, rate, w)`, which makes the others), if possible.
+
+        Clients then walk through their epochs together; what they learn is the same.
+        """
+        epochs = self._epochs(limit)
+        together = self._whole and not (np.diff(epochs) > 0).any()
+        return (self._first_steps(epochs, limit), self._finish_epoch) if together else None
+
+    def _first_steps(self, epochs: NDArray[np.int64], limit: int | None) -> Iterator[Step]:
+        batches = self._batches
+        for epoch in range(int(epochs[0])):
+            active = int((epochs > epoch).sum())
+            order = batches.order(slice(active), 1, epoch)
+            size, an_epoch = batches.batch[:active], batches.steps[:active] // batches.epochs[:active]
+            left = batches.sizes[:active] - size
+            if limit is not None:
+                left = np.minimum(left, (limit - 1 - epoch * an_epoch) * size)
+            self._batch = batches.first(order[:, 0], epoch)
+            self._rest = order[..., int(size.max()) :], left
+            yield Step(epoch, active, True)
+        self._batch = self._rest = None
+
+    def _finish_epoch(self, job: Job, rate: Tensor, w: Tensor) -> None:
+        """Train `w` [k, D] in place for the rest of the epoch that has begun, at these rates [k, 1]."""
+        assert self._rest is not None
+        order, left = self._rest
+        if left.any():
+            self._run(replace(job, start=w, lr=rate), w, np.ones_like(left), left, order.__getitem__)
 
     def finite(self, w: Tensor) -> Tensor:
         """[C], whether the trained weights are; a sum is finite if all is, and one that overflows is lost as well."""
-        return w.sum(-1).isfinite().cpu() if self._known is None else torch.from_numpy(self._known.finite)
+        return w.sum(-1).isfinite().cpu() if self._finite is None else torch.from_numpy(self._finite)
 
     def _memory(self, w: Tensor) -> Tensor:
         """For vectors like `w`, the same as last time while the stack stays as it is."""
@@ -219,10 +287,11 @@ class BatchOracle:
     @property
     def loss(self) -> NDArray[np.float64]:
         """[C], mean loss over the samples seen in training, each at the time it was seen."""
-        if self._known is not None:
-            return self._known.loss / self._known.seen
         total = np.zeros(len(self._batches.steps))
         seen = np.zeros(len(self._batches.steps))
+        for each in self._outcomes:
+            total[: len(each.loss)] += each.loss
+            seen[: len(each.loss)] += each.seen
         for losses, sizes in self._summed():
             total[: len(sizes)] += losses
             seen[: len(sizes)] += sizes

@@ -52,7 +52,9 @@ class Trainer:
         assert not self.gradient.alone or len(orders) == 1
         orders = Orders.of(orders)
         start = orders.start[0]
-        batches = Batches(self.data, self.local, self.seed, orders.drawn, orders.client, orders.epochs, start.dtype)
+        drawn = orders.drawn, orders.client, orders.epochs
+        by_number = self.gradient.trains_whole_jobs
+        batches = Batches(self.data, self.local, self.seed, *drawn, start.dtype, by_number)
         trained = self.rule.trains
         moving = None if trained == "all" else self.layout.mask(trained).to(start)
         oracle = BatchOracle(self.gradient, batches, self.local, moving)

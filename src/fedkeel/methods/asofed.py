@@ -14,7 +14,8 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from fedkeel.methods.client import ClientRule, Job, Message, Oracle
+from fedkeel.methods.client import ClientRule, Course, Job, Message, Oracle
+from fedkeel.methods.course import Trail
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
 from fedkeel.methods.types import Decay
@@ -50,17 +51,13 @@ class Followed(ClientRule):
         rate = torch.ones_like(job.lr[:, :1])
         if self.dynamic_rate and "delay" in job.received:
             rate = widened(job.received["delay"])
-        return replace(job, carry={**job.kept, "rate": rate})
-
-    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
-        before, past, rate = job.carry["s"], job.carry["h"], job.carry["rate"]
-        s = oracle.grad(w).add_(w - job.start, alpha=self.lam)
-        h = self.h_decay * past + (1 - self.h_decay) * before
-        direction = rate * (s - before + (past if self.late else h))
-        return direction, replace(job, carry={"s": s, "h": h, "rate": rate})
+        trail = Trail(job.kept["s"], job.kept["h"], self.h_decay, rate, self.late)
+        return replace(job, course=Course(pull=torch.full_like(rate, self.lam), anchor=job.start, trail=trail))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        return {}, {name: job.carry[name] for name in ("h", "s")}
+        trail = job.course.trail
+        assert trail is not None
+        return {}, {"h": trail.past, "s": trail.last}
 
 
 class Accumulated(ServerRule):
@@ -92,7 +89,7 @@ class Accumulated(ServerRule):
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
         """Every update is a new version."""
         weight = self.server_lr * float(update.samples / state.memory["total"])
-        w = state.w + weight * update.delta[0]
+        w = torch.add(state.w, update.delta[0], alpha=weight)
         if self.feature:
             _learn_features(w, update.layout)
         seconds, arrivals = state.memory["seconds"].clone(), state.memory["arrivals"].clone()

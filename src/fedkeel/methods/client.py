@@ -9,7 +9,7 @@ is shared with others: it is read, never changed in place.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from torch import Tensor
@@ -104,11 +104,16 @@ class ClientRule(Section):
 
         `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
         """
-        return job.course.direction(oracle.grad(w), w)
+        at = job.course.at(w, oracle)
+        return job.course.direction(oracle.grad(w) if at is None else oracle.grad(w, at=at), w)
 
     def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
         """(The direction, the job that the next step is given), for a rule whose `carry` or `lr` change on the way."""
-        return self.step(job, w, oracle), job
+        direction, trail = self.step(job, w, oracle), job.course.trail
+        if trail is None:
+            return direction, job
+        direction, trail = trail.next(direction)
+        return direction, replace(job, course=replace(job.course, trail=trail))
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
         """After the last step: (what goes up beside the weights, what the client keeps)."""

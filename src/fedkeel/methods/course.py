@@ -1,16 +1,42 @@
-"""What a client's direction is made of beside the gradient, where that is the same in all steps of a job."""
+"""What a client's direction is made of beside the gradient, where that can be said before the first step of a job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from fedkeel.methods.oracle import Oracle
+
+
+@dataclass(frozen=True)
+class Trail:
+    """Directions that are weighed against those before: of a step's own direction d, gain * (d - last + past) is made.
+
+    `past` is a running mean of earlier ones, in which `last` has its share before it is used, or `late`: afterwards.
+    """
+
+    last: Tensor
+    """[k, D], d of the step before."""
+    past: Tensor
+    """[k, D]"""
+    keep: float
+    """The share of `past` that stays when `last` is taken in."""
+    gain: Tensor
+    """[k, 1]"""
+    late: bool = False
+
+    def next(self, d: Tensor) -> tuple[Tensor, Trail]:
+        """(The direction, the trail for the next step)."""
+        past = torch.lerp(self.last, self.past, self.keep)
+        direction = self.gain * (d - self.last + (self.past if self.late else past))
+        return direction, replace(self, last=d, past=past)
+
 
 @dataclass(frozen=True)
 class Course:
-    """direction = share * gradient + offset + pull * (w - anchor).
+    """direction = share * gradient + offset + pull * (w - anchor), and a trail of it.
 
     A rule that can say its direction like this has it computed in one go with the step, where the oracle knows how.
     """
@@ -22,14 +48,32 @@ class Course:
     """[k, 1]; with it comes an anchor."""
     anchor: Tensor | None = None
     """[k, D]"""
+    ascent: float = 0.0
+    """How far uphill, along the mini-batch's gradient, the gradient is taken."""
+    trail: Trail | None = None
 
     @property
     def plain(self) -> bool:
-        """Whether the direction is a multiple of the gradient."""
+        """Whether the direction is a multiple of the gradient and of what was before."""
         return self.offset is None and self.pull is None
 
+    @property
+    def straight(self) -> bool:
+        """Whether a step needs nothing but the weights and one gradient there."""
+        return not self.ascent and self.trail is None
+
+    def at(self, w: Tensor, oracle: Oracle) -> Tensor | None:
+        """Where the gradient is taken, if not at `w`: w + ascent g / ||g||.
+
+        The norm is that of all weights, without decay.
+        """
+        if not self.ascent:
+            return None
+        g = oracle.loss_grad(w)
+        return torch.addcmul(w, g, self.ascent / (g.norm(dim=-1, keepdim=True) + 1e-12))
+
     def direction(self, g: Tensor, w: Tensor) -> Tensor:
-        """At `w`, given the gradient there, which is used up."""
+        """At `w`, given the gradient, which is used up; without the trail."""
         if self.share != 1:
             g = g.mul_(self.share)
         if self.offset is not None:

@@ -107,7 +107,7 @@ class EpochRecorder(ClientRule):
 
     def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> Job:
         full = self.gradient_batches == "full"
-        job.sums.add("gradient", epoch, oracle.pick(rows).full_grad(w[rows]) if full else g[rows])
+        job.sums.add("gradient", epoch, oracle.pick(rows).full_grad(w[rows]) if full else _some(g, rows))
         if epoch:
             _passed(job, w, rows, epoch - 1, 1)
             _passed(job, w, rows, epoch, -1)
@@ -128,8 +128,13 @@ class EpochRecorder(ClientRule):
 
 def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
     """Where clients stand, seen from their start, at the end (+) or the start (-) of an epoch, over its rate."""
-    away, rate = w[rows] - job.start[rows], job.lr[rows, epoch, None]
-    job.sums.add("way", epoch, sign * torch.where(rate > 0, away / rate, torch.zeros_like(away)))
+    away, rate = _some(w, rows) - _some(job.start, rows), job.lr[rows, epoch, None]
+    job.sums.add("way", epoch, away.mul_(torch.where(rate > 0, sign / rate, 0.0)))
+
+
+def _some(stack: Tensor, rows: Tensor) -> Tensor:
+    """Rows in ascending order; all of them need no copy."""
+    return stack if len(rows) == len(stack) else stack[rows]
 
 
 class AggregatedRates(Control, EpochRecorder):

@@ -39,7 +39,7 @@ class Buffered(ServerRule):
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
         """The model is a new version when the buffer is full; the weight is what the update has in that step."""
         factor = staleness_factor(view.staleness, "polynomial", self.exponent, 0)
-        delta = state.memory["delta"] + factor * update.delta[0]
+        delta = torch.add(state.memory["delta"], update.delta[0], alpha=factor)
         count = state.memory["count"] + 1
         full = int(count) == self.buffer_size
         after = replace(state, memory={"delta": delta, "count": count})

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fedkeel.methods.course import Course
+from fedkeel.methods.course import Course, Trail
 from fedkeel.methods.path import path_length
 from fedkeel.methods.types import Message, Weighting, exact_sum, mean_shares
 from fedkeel.params import Layout
@@ -79,7 +79,7 @@ class Job:
     fresh: Fresh[Tensor] | None = None
     """That model; what stands where `slot` is 0 means nothing."""
     course: Course = field(default_factory=Course)
-    """What the direction is made of beside the gradient; set in `begin`."""
+    """What the direction is made of beside the gradient; set in `begin`. Its trail moves on with every step."""
     carry: Message = field(default_factory=dict)
     """What a rule carries from step to step: set in `begin`, replaced in `advance`."""
     sums: Sums = field(default_factory=Sums)
@@ -104,7 +104,7 @@ def _pick(value: Any, rows: slice | Tensor) -> Any:
         return value[rows]
     if isinstance(value, Mapping):
         return {name: _pick(each, rows) for name, each in value.items()}
-    if isinstance(value, Course | Fresh):
+    if isinstance(value, Course | Fresh | Trail):
         return replace(value, **{each.name: _pick(getattr(value, each.name), rows) for each in fields(value)})
     return value
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import PositiveFloat
-from torch import Tensor
 
 from fedkeel.methods.client import Job, Oracle
 from fedkeel.methods.fedcm import DirectionAverage, MixedSGD
-from fedkeel.methods.fedsam import sharpness_aware
 from fedkeel.methods.registry import method
 
 
@@ -16,8 +16,10 @@ class MixedSharpnessAware(MixedSGD):
 
     rho: PositiveFloat = 0.1
 
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        return job.course.direction(sharpness_aware(w, oracle, self.rho), w)
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        """FedCM's course, its gradients taken uphill."""
+        begun = super().begin(job, oracle)
+        return replace(begun, course=replace(begun.course, ascent=self.rho))
 
 
 mofedsam = method(

@@ -56,6 +56,8 @@ Rest = Literal["drop", "flush"]
 """What becomes of a buffer that is not full when the run ends: it is forgotten, or one last step."""
 
 _GRID = 2.0**36
+_AT_ONCE = 1 << 20
+"""Numbers that are summed together: more would not stay in a cache."""
 
 
 def nbytes(message: Message) -> int:
@@ -79,4 +81,7 @@ def exact_sum(vectors: Tensor) -> Tensor:
 
     Every addend is rounded to a multiple of 2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
     """
-    return (vectors.double() * _GRID).round_().sum(0) / _GRID
+    total = vectors.new_zeros(vectors.shape[1:], dtype=torch.float64)
+    for some in torch.split(vectors, max(1, _AT_ONCE // max(1, total.numel()))):
+        total += some.to(torch.float64, copy=True).mul_(_GRID).round_().sum(0)
+    return total.div_(_GRID)

@@ -413,6 +413,11 @@ def test_what_a_native_run_is_refused_for_leaves_the_best_of_pytorch(monkeypatch
     assert not ways[1].native
 
 
+class OwnStep(ClientRule):
+    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
+        return oracle.grad(w)
+
+
 def test_steps_of_a_rules_own_are_rehearsed_in_threads_and_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where there is one client for each core, so that there is only one size of stacks."""
     needed()
@@ -425,7 +430,9 @@ def test_steps_of_a_rules_own_are_rehearsed_in_threads_and_in_workers(monkeypatc
         return dict.fromkeys(ways, 0.1)
 
     monkeypatch.setattr(choose._Contest, "_rehearse", rehearse)
-    next(iter(contest({}, "fedsam").ranking()))
+    match = contest({})
+    monkeypatch.setattr(match, "_workshop", replace(match._workshop, rule=OwnStep()))
+    next(iter(match.ranking()))
     assert rivals == ["processes", "threads"]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedkeel.local.batches import Batch
+from fedkeel.local.batches import Batch, Samples
 from fedkeel.local.gradients.autograd import AutogradGradient
 
 SEED = 11
@@ -29,7 +29,7 @@ def mini_batch(size: int = 8, **more: Any) -> Batch:
     rng = torch.Generator().manual_seed(3)
     x, y = torch.randn(1, size, 6, dtype=torch.float64, generator=rng), torch.randint(3, (1, size), generator=rng)
     weights = torch.full((1, size), more.get("share", 1.0) / size, dtype=torch.float64)
-    return Batch(x, y, np.array([size]), weights, **{"masks": SEED, "fresh": True, **more})
+    return Batch(Samples((x, y)), np.array([size]), weights, **{"masks": SEED, "fresh": True, **more})
 
 
 def plain(net: nn.Module, w: Tensor, batch: Batch, penalty: bool = False) -> tuple[Tensor, Tensor]:

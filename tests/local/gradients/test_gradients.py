@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
 
 from fedkeel import models
-from fedkeel.local.batches import Batch
+from fedkeel.local.batches import Batch, Samples
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import FlatModel, Layout
@@ -39,7 +39,7 @@ def check(
     x = torch.randn(k, b, *shape, dtype=torch.float64)
     y = torch.randint(0, classes, (k, b))
     weights = torch.tensor([[1 / size] * size + [0.0] * (b - size) for size in sizes], dtype=torch.float64)
-    batch = Batch(x, y, np.array(sizes), weights)
+    batch = Batch(Samples((x, y)), np.array(sizes), weights)
     loss, g = gradient(w, batch)  # type: ignore[operator]
     losses, gradients = by_autograd(module, w, x, y, sizes)
     np.testing.assert_allclose((loss.detach() * weights).sum(1), losses, rtol=1e-10)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from fedkeel.errors import FedkeelError
 from fedkeel.local import oracle as oracles
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import BATCH
-from fedkeel.local.gradients.jobs import Jobs
+from fedkeel.local.gradients.jobs import Jobs, Outcomes
 from fedkeel.local.gradients.vmap import VmappedGradient
+from fedkeel.local.native.network import Network
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.methods import ClientRule, methods
-from fedkeel.methods.course import Course
+from fedkeel.methods.course import Course, Trail
 from fedkeel.params import FlatModel, Layout
 from fedkeel.runner.choice import first_orders
 from fedkeel.wire.orders import Columns, Order
@@ -94,15 +95,22 @@ def batches(told: Jobs, client: int) -> Iterator[tuple[float, Tensor]]:
 
 
 def by_hand(told: Jobs, client: int) -> tuple[Tensor, float, int]:
-    """(Weights, summed losses, samples seen) after plain SGD, one step after the other, in float64."""
+    """(Weights, summed losses, samples seen) after plain SGD, one step after the other, in float64.
+
+    With a trail, its two vectors as the last step leaves them stand behind the weights.
+    """
     module, course = small(), told.course
-    w, v = told.start[client].double(), None
+    w, v, trail = told.start[client].double(), None, course.trail
+    last, past = (None, None) if trail is None else (trail.last[client].double(), trail.past[client].double())
     moving = torch.ones_like(w) if told.mask is None else told.mask.double()
     total, seen = 0.0, 0
     for rate, rows in batches(told, client):
         losses, g = loss_and_gradient(module, w, told.x[rows].double(), told.y[rows])
         total, seen = total + float(losses.sum()), seen + len(rows)
         g = moving * g / len(rows)
+        if course.ascent:
+            uphill = w + course.ascent * g / (float(g.norm()) + 1e-12)
+            g = moving * loss_and_gradient(module, uphill, told.x[rows].double(), told.y[rows])[1] / len(rows)
         if told.clip:
             g = g * min(1.0, told.clip / (float(g.norm()) + 1e-6))
         d = course.share * (g + told.decay * moving * w)
@@ -111,9 +119,14 @@ def by_hand(told: Jobs, client: int) -> tuple[Tensor, float, int]:
         if course.pull is not None:
             assert course.anchor is not None
             d = d + float(course.pull[client]) * (w - course.anchor[client].double())
+        if trail is not None:
+            assert last is not None
+            assert past is not None
+            mean = trail.keep * past + (1 - trail.keep) * last
+            d, last, past = float(trail.gain[client]) * (d - last + (past if trail.late else mean)), d, mean
         v = d if v is None else told.momentum * v + d
         w = w - rate * v
-    return w, total, seen
+    return torch.cat([each for each in (w, last, past) if each is not None]), total, seen
 
 
 def vectors(seed: int, scale: float) -> Tensor:
@@ -127,6 +140,11 @@ def head() -> Tensor:
 
 def pulled() -> dict[str, Tensor]:
     return {"pull": torch.linspace(0.1, 2.0, len(SIZES), dtype=torch.float64)[:, None], "anchor": vectors(4, 0.3)}
+
+
+def trail(late: bool = False) -> Trail:
+    gain = torch.linspace(0.5, 2.0, len(SIZES), dtype=torch.float64)[:, None]
+    return Trail(vectors(6, 0.2), vectors(7, 0.3), 0.25, gain, late)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -149,14 +167,28 @@ CASES: dict[str, dict[str, Any]] = {
     "the same offset for all": {"course": Course(offset=vectors(3, 0.2)[:1].expand(len(SIZES), -1))},
     "pull": {"course": Course(**pulled())},
     "body, pulled and pushed": {"course": Course(0.7, vectors(3, 0.2), **pulled()), "mask": 1 - head()},
+    "ascent": {"course": Course(ascent=0.3)},
+    "ascent of more than go together": {"course": Course(share=0.5, ascent=0.3), "batch": TOGETHER + 1},
+    "ascent of the head": {"course": Course(ascent=0.3), "mask": head(), "clip": 0.2, "decay": 0.1},
+    "ascent, pulled and pushed": {"course": Course(0.7, vectors(3, 0.2), **pulled(), ascent=0.2), "momentum": 0.5},
+    "trail": {"course": Course(trail=trail())},
+    "trail, late": {"course": Course(trail=trail(late=True))},
+    "trail of a pull": {"course": Course(**pulled(), trail=trail()), "momentum": 0.5, "clip": 0.3},
+    "trail of one step": {"course": Course(trail=trail()), "limit": 1},
     "everything": {
-        "course": Course(0.7, vectors(3, 0.2), **pulled()), "mask": 1 - head(), "clip": 0.4, "decay": 0.1,
-        "momentum": 0.9, "batch": 4, "limit": 7,
+        "course": Course(0.7, vectors(3, 0.2), **pulled(), ascent=0.2, trail=trail()), "mask": 1 - head(), "clip": 0.4,
+        "decay": 0.1, "momentum": 0.9, "batch": 4, "limit": 7,
     },
     "limit 1": {"limit": 1, "momentum": 0.9},
     "limit 4": {"limit": 4},
     "limit 1000": {"limit": 1000, "batch": 90},
 }  # fmt: skip
+
+
+def ran(net: Network, told: Jobs, out: Tensor) -> tuple[Outcomes, list[Tensor]]:
+    """(What the jobs came to; weights, and the vectors of a trail, as the last step leaves them)."""
+    left = [torch.full_like(told.start, 5.0) for _ in range(0 if told.course.trail is None else 2)]
+    return net.run(replace(told, last=left[0], past=left[1]) if left else told, out), [out, *left]
 
 
 @pytest.mark.parametrize("case", [*CASES])
@@ -166,31 +198,39 @@ def test_jobs_are_plain_sgd(case: str, isa: str) -> None:
     expected = [by_hand(told, client) for client in range(len(SIZES))]
     out = torch.full_like(told.start, 5.0)
     net = network(small(), SHAPE, isa, threads=2)
-    for _ in range(2):  # the second time in memory that has been used, where momentum begins anew
-        outcome = net.run(told, out)
-        torch.testing.assert_close(out, torch.stack([w for w, _, _ in expected]), rtol=0, atol=1e-11)
+    for _ in range(2):  # the second time in memory that has been used, where momentum and trails begin anew
+        outcome, left = ran(net, told, out)
+        torch.testing.assert_close(torch.cat(left, 1), torch.stack([w for w, _, _ in expected]), rtol=0, atol=1e-11)
         np.testing.assert_allclose(outcome.loss, [loss for _, loss, _ in expected], rtol=1e-11)
         assert outcome.seen.tolist() == [seen for _, _, seen in expected]
         assert outcome.finite.tolist() == [True] * len(SIZES)
     moved = (out - told.start).abs().amax(1)
     assert bool((moved > 1e-3).all())
-    if told.mask is not None and not (told.course.offset is not None or told.course.pull is not None):
+    course = told.course
+    if told.mask is not None and course.plain and course.trail is None:
         assert torch.equal(out[:, told.mask == 0], told.start[:, told.mask == 0])
 
 
+def mapped(course: Any, f: Callable[[Tensor], Tensor]) -> Any:
+    """A course or a trail with other tensors."""
+    values = {each.name: getattr(course, each.name) for each in fields(course)}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            values[name] = f(value)
+        elif isinstance(value, Trail):
+            values[name] = mapped(value, f)
+    return replace(course, **values)
+
+
 @EVERY_ISA
-@pytest.mark.parametrize("case", ["plain", "full", "everything"])
+@pytest.mark.parametrize("case", ["plain", "full", "ascent", "trail", "everything"])
 def test_jobs_in_float32(case: str, isa: str) -> None:
     told = jobs(**CASES[case])
-    course = told.course
-    names = ("offset", "pull", "anchor")
-    single = {name: None if getattr(course, name) is None else getattr(course, name).float() for name in names}
-    mask = None if told.mask is None else told.mask.float()
-    told = replace(told, start=told.start.float(), x=told.x.float(), course=Course(course.share, **single), mask=mask)
-    out = torch.empty_like(told.start)
-    outcome = network(small(), SHAPE, isa, torch.float32).run(told, out)
+    course, mask = mapped(told.course, Tensor.float), None if told.mask is None else told.mask.float()
+    told = replace(told, start=told.start.float(), x=told.x.float(), course=course, mask=mask)
+    outcome, left = ran(network(small(), SHAPE, isa, torch.float32), told, torch.empty_like(told.start))
     expected = [by_hand(told, client) for client in range(len(SIZES))]
-    torch.testing.assert_close(out.double(), torch.stack([w for w, _, _ in expected]), rtol=0, atol=2e-5)
+    torch.testing.assert_close(torch.cat(left, 1).double(), torch.stack([w for w, _, _ in expected]), rtol=0, atol=2e-5)
     np.testing.assert_allclose(outcome.loss, [loss for _, loss, _ in expected], rtol=1e-5)
 
 
@@ -220,21 +260,20 @@ def test_a_jobs_bits_depend_on_nothing_beside_it(case: str, isa: str) -> None:
     """Neither on other jobs, nor on threads, nor on where things lie."""
     told = jobs(**CASES[case])
     out = torch.empty_like(told.start)
-    outcome = network(small(), SHAPE, isa).run(told, out)
+    outcome, left = ran(network(small(), SHAPE, isa), told, out)
     for threads in (2, 4, 9):
-        again = torch.empty_like(out)
-        shared = network(small(), SHAPE, isa, threads=threads).run(told, again)
-        assert torch.equal(again, out)
+        shared, again = ran(network(small(), SHAPE, isa, threads=threads), told, torch.empty_like(out))
+        assert all(map(torch.equal, again, left))
         for name in ("loss", "seen", "finite"):
             assert np.array_equal(getattr(shared, name), getattr(outcome, name))
     one, wide = network(small(), SHAPE, isa), torch.full((1, out.shape[1] + 8), 7.5, dtype=torch.float64)
     for client in reversed(range(len(SIZES))):
-        rows, c = slice(client, client + 1), told.course
-        course = Course(c.share, *(None if v is None else v[rows] for v in (c.offset, c.pull, c.anchor)))
+        rows = slice(client, client + 1)
         names = ("start", "order", "samples", "epochs", "batch", "rates")
         parts: dict[str, Any] = {name: getattr(told, name)[rows] for name in names}
-        alone = one.run(replace(told, course=course, **parts), wide[:, 3:-5])
-        assert torch.equal(wide[0, 3:-5], out[client])
+        mine = replace(told, course=mapped(told.course, lambda v, rows=rows: v[rows]), **parts)
+        alone, again = ran(one, mine, wide[:, 3:-5])
+        assert all(torch.equal(each[0], whole[client]) for each, whole in zip(again, left, strict=True))
         assert bool((wide[0, [0, 1, 2, -5, -1]] == 7.5).all())
         assert alone.loss[0] == outcome.loss[client]
 
@@ -279,7 +318,7 @@ def test_no_step_leaves_the_weights_as_they_were() -> None:
 def test_what_is_not_finite_is_told_of_its_client_alone(what: str, case: str, isa: str) -> None:
     told = jobs(**{**CASES[case], "limit": None})
     out, clean = torch.empty_like(told.start), torch.empty_like(told.start)
-    network(small(), SHAPE, isa).run(told, clean)
+    ran(network(small(), SHAPE, isa), told, clean)
     start, x, rates = told.start.clone(), told.x.clone(), told.rates.clone()
     if what == "a sample":  # of client 3 alone
         others = np.concatenate([told.order[c, : EPOCHS[c], : SIZES[c]].flatten() for c in (0, 1, 2, 4)])
@@ -289,7 +328,8 @@ def test_what_is_not_finite_is_told_of_its_client_alone(what: str, case: str, is
     else:
         rates[3, 1] = torch.inf
     for threads in (1, 3):
-        outcome = network(small(), SHAPE, isa, threads=threads).run(replace(told, start=start, x=x, rates=rates), out)
+        bad = replace(told, start=start, x=x, rates=rates)
+        outcome, _ = ran(network(small(), SHAPE, isa, threads=threads), bad, out)
         assert outcome.finite.tolist() == [client != 3 for client in range(len(SIZES))]
         for client in (0, 1, 2, 4):
             assert torch.equal(out[client], clean[client])
@@ -373,15 +413,18 @@ def same(got: Columns, expected: Columns) -> bool:
     return got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in got)
 
 
-COURSES = ("fedavg", "fedprox", "scaffold", "feddyn", "fedcm", "mimelite", "fedbabu")
-STEPS = ("fedsam", "mofedsam", "fedagg", "fednorm", "asofed", "moon")
+COURSES = ("fedavg", "fedprox", "scaffold", "feddyn", "fedcm", "mimelite", "fedbabu", "fedsam", "mofedsam", "asofed")
+EPOCHWISE = ("fedagg", "fednorm")
+STEPS = ("moon",)
 
 
-@pytest.mark.parametrize("name", [*COURSES, *STEPS])
-def test_native_training_is_what_autograd_makes(name: str) -> None:
+@pytest.mark.parametrize("stack", [1, 5])
+@pytest.mark.parametrize("name", [*COURSES, *EPOCHWISE, *STEPS])
+def test_native_training_is_what_autograd_makes(name: str, stack: int) -> None:
     needed()
     made, orders = shop(name)
-    expected, got = trained(made, orders, way("serial", 0, native=False)), trained(made, orders, way("threads", 5, 2))
+    expected = trained(made, orders, way("serial", 0, native=False))
+    got = trained(made, orders, way("threads", stack, 2))
     assert got.keys() == expected.keys()
     for column in expected:
         torch.testing.assert_close(
@@ -407,7 +450,7 @@ def test_courses_have_the_same_bits_in_any_stack_and_executor(name: str, dtype: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", [*EPOCHWISE, *STEPS])
 def test_steps_have_the_same_bits_in_equal_stacks(name: str) -> None:
     """PyTorch may add up a norm in another order in a larger stack; kernels, threads and processes change nothing."""
     needed()
@@ -440,13 +483,40 @@ def test_whole_jobs_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(trained(made, orders, way("vectorised", 5)), expected)
 
 
-@pytest.mark.parametrize("limit", [1, 3, 100])
-def test_limits_are_kept(limit: int) -> None:
+@pytest.mark.parametrize("name", EPOCHWISE)
+@pytest.mark.parametrize("limit", [None, 1, 3, 4, 100])
+def test_epochs_are_whole_but_for_their_first_steps(
+    name: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of clients that walk through epochs of unequal length together, as long as those with fewer come last."""
     needed()
-    made, orders = shop()
+    made, orders = shop(name, weight_decay=0.01, clip_norm=0.5)
+    longest = sorted(orders, key=lambda order: -order.epochs * -(-SIZES[order.client] // 5))
+    orders = [replace(o, epochs=e, lr=o.lr[:1].expand(e)) for o, e in zip(longest, (4, 4, 3, 3, 1), strict=True)]
+    expected = trained(made, orders, way("serial", 0, native=False), limit)
+    with monkeypatch.context() as patched:
+        if limit is None:
+            patched.setattr(oracles.BatchOracle, "steps", lambda _: pytest.fail("a step was made"))
+        got = trained(made, orders, way("threads", 5, 2), limit)
+    assert got.keys() == expected.keys()
+    for column in expected:
+        torch.testing.assert_close(
+            got[column], expected[column], rtol=1e-9, atol=1e-10, msg=lambda m, c=column: f"{c}: {m}"
+        )
+    with monkeypatch.context() as patched:
+        patched.setattr(oracles, "ORDERED", 1)  # one client after the other
+        assert same(trained(made, orders, way("threads", 5, 2), limit), got)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsam", "asofed"])
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_limits_are_kept(limit: int, name: str) -> None:
+    needed()
+    made, orders = shop(name)
     expected = trained(made, orders, way("serial", 0, native=False), limit)
     got = trained(made, orders, way("threads", 3, 2), limit)
-    for column in ("w", "loss", "steps"):
+    assert got.keys() == expected.keys()
+    for column in expected.keys() - {"lr"}:
         torch.testing.assert_close(got[column], expected[column], rtol=1e-9, atol=1e-11)
 
 
@@ -554,5 +624,7 @@ def test_every_method_is_known_to_keep_to_a_course_or_not() -> None:
     data = federation()
     rules = {name: Experiment(algorithm=name).algorithm.rules()[0] for name in methods()}
     found = {n for n, rule in rules.items() if Workshop(small(), data, rule, LocalSettings(), 0).trains_whole_jobs}
-    assert found >= {*COURSES}
+    assert found >= {*COURSES, *EPOCHWISE}
     assert not found & {*STEPS}
+    momentum = LocalSettings(momentum=0.5)
+    assert not any(Workshop(small(), data, rules[name], momentum, 0).trains_whole_jobs for name in EPOCHWISE)

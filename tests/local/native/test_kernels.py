@@ -84,6 +84,22 @@ def check(
             if out is not at:
                 assert torch.equal(at, w)
 
+            if case == "null":
+                named = torch.full_like(w, 3)
+                among, labels, which = numbered(x, y)
+                again = net.gradients(w, among, labels, sizes_of(sizes), scale, named, None, which)
+                assert torch.equal(named, out), isa
+                assert torch.equal(again, losses), isa
+
+
+def numbered(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same samples in another order, and which of them belongs where."""
+    count = y.numel()
+    places = torch.randperm(count, generator=torch.Generator().manual_seed(3))
+    among, labels = x.reshape(count, *x.shape[2:]), y.reshape(count)
+    which = torch.empty_like(places).index_copy_(0, places, torch.arange(count))
+    return among[places].contiguous(), labels[places].contiguous(), which.view(y.shape)
+
 
 SIZES = st.lists(st.sampled_from([0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64, 65, 70, 130]), min_size=1, max_size=3)
 

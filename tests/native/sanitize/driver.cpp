@@ -117,14 +117,18 @@ template <class T> struct Check {
     std::vector<double> scale(k, -.5);
     const auto w = vector_of<T>(k * D, .5), base = vector_of<T>(k * D, .5);
     std::vector<T> to(k * D), expected(k * D), losses(long(k) * b);
-    const auto go = [&](int threads, const T* at, const T* from, T* into) {
-      fk_gradients(networks.data(), threads, k, b, x.data(), y.data(), b, sizes.data(), scale.data(), at, D, from, D, into, D,
-                   losses.data());
+    const auto go = [&](int threads, const T* at, const T* from, T* into, const int64_t* which = nullptr) {
+      fk_gradients(networks.data(), threads, k, b, x.data(), y.data(), which, b, sizes.data(), scale.data(), at, D,
+                   from, D, into, D, losses.data());
     };
     go(1, w.data(), nullptr, expected.data());
     for (T each : expected) demand(std::isfinite(each), "gradients are finite");
     go(int(networks.size()), w.data(), nullptr, to.data());
     demand(to == expected, "threads change no bit of a gradient");
+    std::vector<int64_t> which(long(k) * b);
+    for (size_t i = 0; i < which.size(); i++) which[i] = i;
+    go(1, w.data(), nullptr, to.data(), which.data());
+    demand(to == expected, "samples may be told by number");
     to = w;
     go(1, to.data(), nullptr, to.data());
     demand(to == expected, "a gradient may be put where the weights were");
@@ -141,8 +145,8 @@ template <class T> struct Check {
     go(1, again.data(), base.data(), again.data());
     demand(equal(to, again, b), "a step from elsewhere may be put where the weights were");
     std::vector<T> one(w.begin(), w.begin() + D);  // shared by all
-    fk_gradients(networks.data(), int(networks.size()), k, b, x.data(), y.data(), b, sizes.data(), scale.data(), one.data(), 0,
-                 one.data(), 0, to.data(), D, losses.data());
+    fk_gradients(networks.data(), int(networks.size()), k, b, x.data(), y.data(), nullptr, b, sizes.data(),
+                 scale.data(), one.data(), 0, one.data(), 0, to.data(), D, losses.data());
   }
 
   void run(int count, int batch, int most, bool offset, bool anchor, bool mask, fk_local local) {
@@ -155,7 +159,7 @@ template <class T> struct Check {
     const auto start = vector_of<T>(D, .5), towards = vector_of<T>(D, .5), push = vector_of<T>(D, .1);
     const std::vector<double> rates = {.1, .05};
     std::vector<std::vector<int64_t>> orders(count);
-    std::vector<std::vector<T>> w(count, std::vector<T>(D)), before;
+    std::vector<std::vector<T>> w(count, std::vector<T>(D)), last = w, past = w, before;
     std::vector<fk_job> jobs(count);
     for (int round = 0; round < 2; round++) {
       state = 77;
@@ -163,9 +167,16 @@ template <class T> struct Check {
         const long samples = 1 + below(most);
         orders[c].resize((epochs - 1) * (samples + 1) + samples);
         for (auto& each : orders[c]) each = below(int(n));
-        jobs[c] = {start.data(), w[c].data(), orders[c].data(), samples, samples + 1, rates.data(),
-                   offset ? push.data() : nullptr, anchor ? towards.data() : nullptr, offset ? .7 : 1., .3, 0, 0,
-                   1 + below(epochs), batch, 0, 0};
+        jobs[c] = {.start = start.data(), .w = w[c].data(), .order = orders[c].data(), .samples = samples,
+                   .next = samples + 1, .rates = rates.data(), .offset = offset ? push.data() : nullptr,
+                   .anchor = anchor ? towards.data() : nullptr, .share = offset ? .7 : 1., .pull = .3,
+                   .epochs = 1 + below(epochs), .batch = batch};
+        if (anchor) jobs[c].ascent = .1;
+        if (offset) {
+          jobs[c].first_last = push.data(), jobs[c].first_past = towards.data();
+          jobs[c].last = last[c].data(), jobs[c].past = past[c].data();
+          jobs[c].keep = .3, jobs[c].gain = .5, jobs[c].late = mask;
+        }
         if (c % 3 == 2) w[c] = start, jobs[c].start = w[c].data();
       }
       fk_run(networks.data(), round ? int(networks.size()) : 1, x.data(), y.data(), jobs.data(), count, &local);

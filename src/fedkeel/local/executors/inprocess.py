@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedkeel.errors import FedkeelError
@@ -68,7 +69,7 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
             f"the client rule sends or keeps {sorted(part)} for some clients and {sorted(columns)} for others; "
             "accepted: the same names for all"
         )
-    where = consecutive(rows) or list(rows)
+    span = consecutive(rows)
     for name, tensor in part.items():
         target = columns[name] if name != "lr" else columns[name][:, : tensor.shape[1]]
         if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
@@ -77,4 +78,7 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
                 f"{list(target.shape[1:])} of {target.dtype} for others; accepted: one kind"
             )
         if not tensor.numel() or tensor.data_ptr() != target[rows[0]].data_ptr():  # else it was made there
-            target[where] = tensor
+            if span:
+                target[span] = tensor
+            else:  # assignment would take many times as long
+                target.index_copy_(0, torch.tensor(rows, device=target.device), tensor)

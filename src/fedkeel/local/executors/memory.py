@@ -1,7 +1,8 @@
-"""Memory that processes share: one writes tensors into it, others read them where they lie."""
+"""Memory that processes share: one writes tensors into it, others read them where they lie. And memory that is kept."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import weakref
@@ -17,6 +18,21 @@ from torch import Tensor
 CAN_SHARE = hasattr(os, "memfd_create")
 """Linux only."""
 _ALIGNMENT = 64
+_TRIM, _MMAP = -1, -3
+"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
+_KEPT, _LARGE = 1 << 28, 1 << 25
+"""Bytes that stay free in a process at most, and the largest piece that is given back at once: glibc allows no more."""
+
+
+def keep_freed() -> None:
+    """Let this process keep memory that it frees and soon needs again: fresh pages take longer than what they hold.
+
+    That is a setting of glibc; elsewhere everything stays as it is.
+    """
+    set_ = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if set_ is not None:
+        set_(_MMAP, _LARGE)
+        set_(_TRIM, _KEPT)
 
 
 @dataclass(frozen=True)

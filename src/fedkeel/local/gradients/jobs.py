@@ -41,6 +41,10 @@ class Jobs:
     momentum: float
     limit: int | None
     """The most steps of each."""
+    last: Tensor | None = None
+    """[k, D]; with a trail, where its `last` is put as the last step leaves it."""
+    past: Tensor | None = None
+    """The same for its `past`."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ class NativeGradient(VmappedGradient):
 
     def _sweep(self, w: Tensor, batch: Batch, scale: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
         # Of a client's samples all that count do so equally: they are the first ones.
-        return self.network(w.dtype).gradients(w, batch.x, batch.y, batch.sizes, scale, out, before)
+        samples = batch.samples
+        return self.network(w.dtype).gradients(w, *samples.data, batch.sizes, scale, out, before, samples.which)
 
     def at_once(self, samples: int) -> int:
         one = samples * sum(layer.products for layer in self._layers) * 6  # twice forward, four times on the way back

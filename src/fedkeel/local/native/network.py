@@ -27,10 +27,10 @@ _JOB = np.dtype(
     [
         *((name, np.uintp) for name in ("start", "w", "order")),
         *((name, np.int64) for name in ("samples", "next")),
-        *((name, np.uintp) for name in ("rates", "offset", "anchor")),
-        *((name, np.float64) for name in ("share", "pull", "loss")),
+        *((name, np.uintp) for name in ("rates", "offset", "anchor", "first_last", "first_past", "last", "past")),
+        *((name, np.float64) for name in ("share", "pull", "ascent", "keep", "gain", "loss")),
         ("seen", np.int64),
-        *((name, np.int32) for name in ("epochs", "batch", "finite", "unused")),
+        *((name, np.int32) for name in ("epochs", "batch", "finite", "late")),
     ],
     align=True,
 )
@@ -90,23 +90,36 @@ class Network:
         scale: Tensor,
         out: Tensor,
         base: Tensor | None = None,
+        which: Tensor | None = None,
     ) -> Tensor:
-        """out [k, D] <- base - or 0 - plus scale [k] times the gradient of each client's summed losses [k, b]."""
-        k, b = y.shape
+        """out [k, D] <- base - or 0 - plus scale [k] times the gradient of each client's summed losses [k, b].
+
+        The samples are x [k, b, ...] and y [k, b], or those that `which` [k, b] names among x [n, ...] and y [n].
+        """
+        named = y if which is None else which
+        k, b = named.shape
         self._check_weights(k, w, out, *([] if base is None else [base]))
         self._check_samples(x, y)
-        w, x, y = w if w.stride(1) == 1 else w.contiguous(), _together(x), _together(y)
-        if k > 1 and x.stride(0) != y.stride(0) * self._sample:
-            x, y = x.contiguous(), y.contiguous()
+        w = w if w.stride(1) == 1 else w.contiguous()
         if base is not None and base.stride(1) != 1:
             base = base.contiguous()
+        if which is None:
+            x, y = _together(x), _together(y)
+            if k > 1 and x.stride(0) != y.stride(0) * self._sample:
+                x, y = x.contiguous(), y.contiguous()
+            named = y
+        else:
+            assert which.dtype == torch.int64
+            x, y, which = x.contiguous(), y.contiguous(), _together(which)
+            named = which
         losses = torch.zeros(k, b, dtype=w.dtype)  # who has fewer samples leaves zeros
         scale = scale.double().contiguous()
         sizes = np.ascontiguousarray(sizes, dtype=np.int64)
         assert len(sizes) == len(scale) == k
         assert out.stride(1) == 1
         assert sizes.max(initial=0) <= b
-        told = (x.data_ptr(), y.data_ptr(), y.stride(0) if k > 1 else b, sizes.ctypes.data, scale.data_ptr())
+        names = None if which is None else which.data_ptr(), named.stride(0) if k > 1 else b
+        told = (x.data_ptr(), y.data_ptr(), *names, sizes.ctypes.data, scale.data_ptr())
         vectors = (w.data_ptr(), w.stride(0), *_place(base), *_place(out))
         space = self._space(b)
         _enough(self._functions.fk_gradients(space, self._threads, k, b, *told, *vectors, losses.data_ptr()))
@@ -118,12 +131,16 @@ class Network:
         self._check_weights(k, jobs.start, out)
         self._check_samples(jobs.x, jobs.y)
         x, y = jobs.x.contiguous(), jobs.y.contiguous()
+        trail = course.trail
         kept = {
             "start": jobs.start,
             "offset": course.offset,
             "anchor": course.anchor if course.pull is not None else None,
+            "first_last": None if trail is None else trail.last,
+            "first_past": None if trail is None else trail.past,
         }
         vectors = {name: v if v is None or v.stride(1) == 1 else v.contiguous() for name, v in kept.items()}
+        vectors |= {"w": out, "last": jobs.last, "past": jobs.past}
         self._check_weights(k, *(v for v in vectors.values() if v is not None))
         rates, order = jobs.rates.double().contiguous(), np.ascontiguousarray(jobs.order, dtype=np.int64)
         assert order.shape[0] == k == len(rates)
@@ -132,12 +149,17 @@ class Network:
         assert (jobs.epochs <= min(order.shape[1], rates.shape[1])).all()
         rows = np.arange(k)
         told = np.zeros(k, _JOB)
-        for name, vector in [*vectors.items(), ("w", out)]:
+        for name, vector in vectors.items():
             told[name] = 0 if vector is None else vector.data_ptr() + rows * vector.stride(0) * vector.element_size()
         told["order"] = order.ctypes.data + rows * order.strides[0]
         told["samples"], told["next"] = jobs.samples, order.shape[2]
         told["rates"] = rates.data_ptr() + rows * rates.stride(0) * 8
         told["share"], told["pull"] = course.share, 0.0 if course.pull is None else course.pull[:, 0].double().numpy()
+        told["ascent"] = course.ascent
+        if trail is not None:
+            assert jobs.last is not None
+            assert jobs.past is not None
+            told["keep"], told["gain"], told["late"] = trail.keep, trail.gain[:, 0].double().numpy(), trail.late
         told["epochs"], told["batch"] = jobs.epochs, jobs.batch
         if jobs.mask is not None:
             assert jobs.mask.shape == (self._size,)
@@ -165,7 +187,7 @@ class Network:
             return hits, losses
         named = None if which is None else which.data_ptr()
         told = (w.data_ptr(), x.data_ptr(), y.data_ptr(), named, count, part, hits.ctypes.data, losses.ctypes.data)
-        self._functions.fk_score(self._space(min(part, count)), self._threads, *told)
+        _enough(self._functions.fk_score(self._space(min(part, count)), self._threads, *told))
         return hits, losses
 
     def _check_weights(self, k: int, *stacks: Tensor) -> None:
@@ -215,7 +237,7 @@ def _functions(library: Library) -> ctypes.CDLL:
         "fk_new": [pointer, number, number, long, number],
         "fk_free": [pointer],
         "fk_run": [pointer, number, pointer, pointer, pointer, long, pointer],
-        "fk_gradients": [pointer, number, long, long, pointer, *stack, pointer, pointer, *stack * 3, pointer],
+        "fk_gradients": [pointer, number, long, long, *[pointer] * 2, *stack, *[pointer] * 2, *stack * 3, pointer],
         "fk_score": [pointer, number, pointer, pointer, pointer, pointer, long, long, pointer, pointer],
     }
     for name, types in takes.items():

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #define FK_API extern "C" __attribute__((visibility("default")))
-#define FK_ABI 1  // as in library.py; one more with every change of this file
+#define FK_ABI 2  // as in library.py; one more with every change of this file
 
 enum fk_kind { FK_CONVOLUTION, FK_LINEAR, FK_AVERAGE };
 
@@ -20,6 +20,9 @@ struct fk_layer {
 // A client's local training: `epochs` times through `samples` in mini-batches. In every step, with the mean gradient g
 // of the mini-batch, which is masked, clipped, and gets `decay` times the (masked) weights:
 //   d = share * g + offset + pull * (w - anchor);   v = momentum * v + d;   w = w - rate * v
+// With `ascent`, g is the gradient at w + ascent * h / |h|, where h is that at w, masked. With `last` and `past`,
+//   p = past;   past = keep * past + (1 - keep) * last;   d' = gain * (d - last + (late ? p : past));   last = d
+// and d' takes the place of d.
 struct fk_job {
   const void* start;              // weights, numbers of the networks' type, as all void* here
   void* w;                        // out: trained weights; may be `start`
@@ -27,12 +30,15 @@ struct fk_job {
   int64_t samples, next;          // of an epoch; from one epoch's first to the next one's in `order`
   const double* rates;            // [epochs], learning rates
   const void *offset, *anchor;    // or null
-  double share, pull;
+  const void *first_last, *first_past;  // before the first step, or null
+  void *last, *past;              // out: the same after the last step; both or none
+  double share, pull, ascent;
+  double keep, gain;              // beside `last` and `past`
   double loss;                    // out: summed over all samples seen, each when it was seen
   int64_t seen;                   // out: how many that were
   int32_t epochs, batch;
   int32_t finite;                 // out: whether weights and loss are
-  int32_t unused;
+  int32_t late;                   // beside `last` and `past`
 };
 
 // What all jobs of a call have in common.
@@ -54,12 +60,12 @@ FK_API void fk_free(fk_network*);
 FK_API int fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
                   const fk_local* local);
 // For each of k clients: to = base + scale times the gradient of the summed losses at w. `sizes` says how many samples
-// it has; its first is sample c * next of x and y. `losses` [k][b] are those of each. From one client's vector to the
-// next it is `next_w`, `next_base` and `next_to`, which may be 0 (not `next_to`). `base` may be null (zeros), or `to`,
-// which may be w. Returns as `fk_run`.
+// it has; their numbers in x and y begin at which[c * next], or without `which` they are c * next and those behind it.
+// `losses` [k][b] are those of each. From one client's vector to the next it is `next_w`, `next_base` and `next_to`,
+// which may be 0 (not `next_to`). `base` may be null (zeros), or `to`, which may be w. Returns as `fk_run`.
 FK_API int fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                        int64_t next, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
-                        const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
+                        const int64_t* which, int64_t next, const int64_t* sizes, const double* scale, const void* w,
+                        int64_t next_w, const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
 // Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part`.
 FK_API int fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);

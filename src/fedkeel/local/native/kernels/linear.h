@@ -34,8 +34,8 @@ template <class T> struct Linear : Vectors<T> {
 
   template <int S> static void batches(const Product& d, const T* w, const V* x, const T* bias, V* y) {
     constexpr int OUTPUTS = std::min(12, SUMS / S);
-    // As many inputs at a time as the first-level cache holds beside the weights.
-    const int most = std::max(32, int(16384 / (S * sizeof(V)))), parts = (d.inputs + most - 1) / most;
+    // As many inputs at a time as the second-level cache holds beside the weights, whose rows are read far along.
+    const int most = std::max(32, int(65536 / (S * sizeof(V)))), parts = (d.inputs + most - 1) / most;
     for (int part = 0, t = 0; part < parts; part++) {
       const int n = (d.inputs - t) / (parts - part);
       in_blocks<OUTPUTS>(d.outputs, [&](auto block, int o) {
@@ -63,10 +63,44 @@ template <class T> struct Linear : Vectors<T> {
       FK_UNROLL for (int s = 0; s < S; s++) y[s * d.next_y + o] = sums[o][s];
   }
 
-  // to[o][i] = base[o][i] + sum over samples b of g[o][b] rows[b][i]; base may be null (zeros) or `to` itself.
-  static constexpr int COLUMNS = 64;  // that are computed at a time; `scratch` holds so many of every sample
-  static void outer(const T* g, int samples, const T* const* rows, const T* base, T* to, int outputs, int inputs,
-                    T* scratch) {
+  // The same product for up to L samples that lie apart, as `rows`, and not yet in lanes: y[o] = bias[o] + w[o] . rows.
+  // `scratch` holds L vectors for every output.
+  static void dots(const T* w, const T* const* rows, int samples, const T* bias, V* y, int outputs, int inputs,
+                   V* scratch) {
+    in_blocks<SUMS / 4>(outputs, [&](auto block, int o) {
+      in_blocks<4>(samples, [&](auto some, int b) {
+        dot<decltype(block)::value, decltype(some)::value>(w + (long)o * inputs, rows + b, inputs, scratch + o * L + b);
+      });
+    });
+    for (int o = 0; o < outputs; o++) {
+      V sums[L] = {};
+      for (int b = 0; b < samples; b++) sums[b] = scratch[o * L + b];
+      y[o] = Q::sums(sums) + (bias ? bias[o] : T(0));
+    }
+  }
+
+  template <int N, int S> FK_INLINE void dot(const T* w, const T* const* rows, int inputs, V* to) {
+    V sums[N][S] = {};
+    const auto add = [&](auto load, int t) __attribute__((always_inline)) {
+      V v[S];
+      FK_UNROLL for (int s = 0; s < S; s++) v[s] = load(rows[s] + t);
+      FK_UNROLL for (int o = 0; o < N; o++) {
+        const V one = load(w + (long)o * inputs + t);
+        FK_UNROLL for (int s = 0; s < S; s++) sums[o][s] += one * v[s];
+      }
+    };
+    int t = 0;
+    for (; t + L <= inputs; t += L) add([](const T* from) { return Q::load(from); }, t);
+    if (t < inputs) add([&](const T* from) { return Q::load(from, inputs - t); }, t);
+    FK_UNROLL for (int o = 0; o < N; o++)
+      FK_UNROLL for (int s = 0; s < S; s++) to[o * L + s] = sums[o][s];
+  }
+
+  // to[o][i] = base[o][i] + sum over samples b of g[o][b] rows[b][i]; base may be null (zeros) or `to` itself. From one
+  // output to the next of g it is `next`.
+  static constexpr int COLUMNS = 256;  // that are computed at a time; `scratch` holds so many of every sample
+  static void outer(const T* g, int samples, long next, const T* const* rows, const T* base, T* to, int outputs,
+                    int inputs, T* scratch) {
     for (int i = 0; i < inputs; i += COLUMNS) {
       const int n = std::min(COLUMNS, inputs - i);
       for (int b = 0; b < samples; b++) {
@@ -76,22 +110,21 @@ template <class T> struct Linear : Vectors<T> {
       in_blocks<SUMS / 2>(outputs, [&](auto block, int o) {
         const T* from = base ? base + (long)o * inputs + i : nullptr;
         T* at = to + (long)o * inputs + i;
-        const T* mine = g + (long)o * samples;
+        const T* mine = g + o * next;
         int t = 0;
         for (; t + 2 * L <= n; t += 2 * L)
-          columns<decltype(block)::value, 2>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs, L);
-        for (; t < n; t += L) {
-          const int some = std::min(L, n - t);
-          columns<decltype(block)::value, 1>(mine, samples, scratch + t, from ? from + t : nullptr, at + t, inputs,
-                                             some);
-        }
+          columns<decltype(block)::value, 2>(mine, samples, next, scratch + t, from ? from + t : nullptr, at + t,
+                                             inputs, L);
+        for (; t < n; t += L)
+          columns<decltype(block)::value, 1>(mine, samples, next, scratch + t, from ? from + t : nullptr, at + t,
+                                             inputs, std::min(L, n - t));
       });
     }
   }
 
   // The last of S vectors has `some` columns.
   template <int N, int S>
-  FK_INLINE void columns(const T* g, int samples, const T* x, const T* base, T* to, long next, int some) {
+  FK_INLINE void columns(const T* g, int samples, long next_g, const T* x, const T* base, T* to, long next, int some) {
     V sums[N][S] = {};
     if (base)
       FK_UNROLL for (int o = 0; o < N; o++)
@@ -101,7 +134,7 @@ template <class T> struct Linear : Vectors<T> {
       V v[S];
       FK_UNROLL for (int s = 0; s < S; s++) v[s] = Q::load(x + b * COLUMNS + s * L);
       FK_UNROLL for (int o = 0; o < N; o++) {
-        const V one = Q::all(g[(long)o * samples + b]);
+        const V one = Q::all(g[o * next_g + b]);
         FK_UNROLL for (int s = 0; s < S; s++) sums[o][s] += one * v[s];
       }
     }

@@ -44,6 +44,8 @@ template <class T> class Network {
     T *packed, *turned;       // weights as `correlate` reads them
 
     bool convolves() const { return kind == FK_CONVOLUTION; }
+    // Of the first layer: whether it reads samples where they lie, which pays where few outputs need them in lanes.
+    bool reads_rows() const { return kind == FK_LINEAR && outputs <= 32; }
     long features() const { return (long)outputs * out_rows * out_columns; }
   };
 
@@ -55,7 +57,7 @@ template <class T> class Network {
   std::vector<const T*> rows;   // the current samples, then the last one again up to a whole number of batches
   std::vector<const T*> inner;  // the same samples as an inner layer sees them
   std::vector<int64_t> labels;
-  V *logits, *transformed;
+  V *logits, *transformed, *partial;
   T *by_sample, *turned_rows, *scratch;
   int classes, together;
 
@@ -116,9 +118,10 @@ template <class T> class Network {
     sample = (long)first.inputs * first.height * first.width;
     classes = last.features();
     logits = make<V>(batches * (long)classes);
-    by_sample = make<T>(widest * together);
+    by_sample = make<T>(widest * batches * L);
     turned_rows = make<T>(widest * batches * L);
     transformed = make<V>(transforms);
+    partial = make<V>(first.reads_rows() ? (long)first.outputs * L : 0);
     scratch = make<T>((long)Linear<T>::COLUMNS * together);
     rows.resize(batches * L);
     inner.resize(batches * L);
@@ -208,7 +211,7 @@ template <class T> class Network {
 
   void forward(const T* w, int some) {
     const int count = batches(some);
-    gather(count);
+    if (!layers[0].reads_rows()) gather(count);
     for (int l = 0; l < (int)layers.size(); l++) {
       Layer& d = layers[l];
       if (d.convolves()) {
@@ -218,8 +221,13 @@ template <class T> class Network {
         for (int s = 0; s < count; s++) average(l, s);
       } else {
         V* to = output(l, 0);
-        Linear<T>::product({d.outputs, d.inputs, count, d.inputs, 1, d.in_size, output(l, 1) - to}, w + d.weight,
-                           d.input, bias(d, w), to);
+        if (!l && d.reads_rows())
+          for (int s = 0; s < count; s++)
+            Linear<T>::dots(w + d.weight, &rows[s * L], std::min(L, some - s * L), bias(d, w), output(l, s), d.outputs,
+                            d.inputs, partial);
+        else
+          Linear<T>::product({d.outputs, d.inputs, count, d.inputs, 1, d.in_size, output(l, 1) - to}, w + d.weight,
+                             d.input, bias(d, w), to);
         if (d.relu)
           for (long i = 0; i < count * (long)d.outputs; i++) to[i] = to[i] < V{} ? V{} : to[i];
       }
@@ -324,10 +332,13 @@ template <class T> class Network {
     if (l)
       Linear<T>::product({d.inputs, d.outputs, count, 1, d.inputs, d.outputs, d.inputs}, w + d.weight, g, nullptr,
                          d.d_input);
+    const I real = Q::first(some - (count - 1) * L);  // lanes of the last batch
     for (int o = 0; o < d.outputs; o++) {
-      T sum = 0;
-      for (int i = 0; i < some; i++) sum += by_sample[(long)o * some + i] = g[i / L * (long)d.outputs + o][i % L];
-      if (d.bias >= 0) to[d.bias + o] = (base ? base[d.bias + o] : T(0)) + sum;
+      V sum = {}, *row = (V*)by_sample + (long)o * count;
+      for (int s = 0; s < count; s++) row[s] = g[s * (long)d.outputs + o];
+      for (int s = 0; s < count - 1; s++) sum += row[s];
+      sum += real ? row[count - 1] : V{};
+      if (d.bias >= 0) to[d.bias + o] = (base ? base[d.bias + o] : T(0)) + Q::sum(sum);
     }
     const T* const* seen = rows.data();  // the first layer's input lies in the data
     if (l) {
@@ -336,7 +347,7 @@ template <class T> class Network {
       for (int i = 0; i < some; i++) inner[i] = turned_rows + i * (long)d.inputs;
       seen = inner.data();
     }
-    Linear<T>::outer(by_sample, some, seen, base ? base + d.weight : nullptr, to + d.weight, d.outputs, d.inputs,
+    Linear<T>::outer(by_sample, some, count * L, seen, base ? base + d.weight : nullptr, to + d.weight, d.outputs, d.inputs,
                      scratch);
   }
 

@@ -19,8 +19,7 @@ template <class T> struct Softmax : Vectors<T> {
     for (int l = 0; l < some; l++) own[l] = z[labels[l]][l] - most[l];
     for (int o = 0; o < classes; o++) sum += z[o] = Q::exponential(z[o] - most);
     for (int l = 0; l < some; l++) share[l] = scale / sum[l];
-    I real = {};
-    for (int l = 0; l < some; l++) real[l] = -1;
+    const I real = Q::first(some);
     for (int o = 0; o < classes; o++) z[o] = real ? z[o] * share : V{};
     for (int l = 0; l < some; l++) {
       z[labels[l]][l] -= scale;

@@ -9,7 +9,7 @@ template <class T> class Training {
   typedef typename Q::V V;
   static constexpr int L = Q::L;
   Network<T> network;
-  std::vector<T> g, velocity, losses;
+  std::vector<T> g, velocity, point, losses, other;
 
  public:
   Training(const fk_layer* layers, int count, int batch, long size)
@@ -29,23 +29,27 @@ template <class T> class Training {
         for (int i = 0; i < b; i++) job.loss += losses[i];
         job.seen += b;
       }
-    if (!steps && from != w) memcpy(w, from, network.size * sizeof(T));
+    if (!steps) {
+      copy(from, w);
+      if (job.last) copy(job.first_last, job.last), copy(job.first_past, job.past);
+    }
     job.finite = std::isfinite(job.loss) && finite(w);
   }
 
-  void gradient(const T* w, const T* x, const int64_t* y, int b, T scale, const T* base, T* to, T* each) {
+  // Of the samples that `which` names from `first` on, or of those behind `first` itself.
+  void gradient(const T* w, const T* x, const int64_t* y, const int64_t* which, int64_t first, int b, T scale,
+                const T* base, T* to, T* each) {
+    const auto number = [&](int64_t i) { return which ? which[first + i] : first + i; };
     if (!b) {
       for (long i = 0; i < network.size; i++) to[i] = base ? base[i] : T(0);
     } else if (b <= TOGETHER || to != w) {
-      network.gradient(w, x, y, [](int64_t i) { return i; }, b, scale, base, to, each);
+      network.gradient(w, x, y, number, b, scale, base, to, each);
     } else {  // in parts, all of which need the weights as they are
       g.resize(network.size);
-      network.gradient(w, x, y, [](int64_t i) { return i; }, b, scale, nullptr, g.data(), each);
+      network.gradient(w, x, y, number, b, scale, nullptr, g.data(), each);
       for (long i = 0; i < network.size; i++) to[i] = (base ? base[i] : T(0)) + g[i];
     }
   }
-
-  long sample() const { return network.sample; }
 
   void score(const T* w, const T* x, const int64_t* y, const int64_t* which, int64_t first, int count, double& loss,
              int64_t& hits) {
@@ -56,16 +60,24 @@ template <class T> class Training {
   void step(const fk_job& job, const fk_local& local, const T* from, T* w, const T* x, const int64_t* y,
             const int64_t* order, int b, T rate, bool first) {
     const auto which = [&](int i) { return order[i]; };
-    const bool plain = !job.offset && !job.anchor && !local.mask && !local.decay && !local.clip && !local.momentum;
-    if (plain && b <= TOGETHER) {  // the gradient is added to the weights as it is computed
-      network.gradient(from, x, y, which, b, -rate * T(job.share) / b, from, w, losses.data());
+    const bool plain =
+        !job.offset && !job.anchor && !job.last && !local.mask && !local.decay && !local.clip && !local.momentum;
+    if (!plain || job.ascent || b > TOGETHER) g.resize(network.size);
+    const T* at = from;  // where the gradient is taken
+    T* each = losses.data();
+    if (job.ascent) {
+      network.gradient(from, x, y, which, b, T(1) / b, nullptr, g.data(), each);
+      at = climbed(from, job.ascent, local);
+      other.resize(losses.size());
+      each = other.data();  // the losses that count are those at the weights
+    }
+    if (plain && (b <= TOGETHER || at != from)) {  // the gradient is added to the weights as it is computed
+      network.gradient(at, x, y, which, b, -rate * T(job.share) / b, from, w, each);
       return;
     }
-    g.resize(network.size);
-    network.gradient(from, x, y, which, b, T(1) / b, nullptr, g.data(), losses.data());
+    network.gradient(at, x, y, which, b, T(1) / b, nullptr, g.data(), each);
     if (local.momentum) velocity.resize(network.size);
-    T factor = 1;
-    if (local.clip) factor = clipped(local);
+    const T factor = local.clip ? std::min(T(1), T(local.clip) / (norm(local) + T(1e-6))) : T(1);
     for (long i = 0; i < network.size; i += L) {
       const int n = std::min<long>(L, network.size - i);
       const auto at = [&](const void* vector) {
@@ -76,6 +88,13 @@ template <class T> class Training {
       V d = (at(g.data()) * factor + before * T(local.decay)) * mask * T(job.share);
       if (job.offset) d += at(job.offset);
       if (job.anchor) d += (before - at(job.anchor)) * T(job.pull);
+      if (job.last) {
+        const V last = at(first ? job.first_last : job.last), p = at(first ? job.first_past : job.past);
+        const V past = p * T(job.keep) + last * T(1 - job.keep);
+        put((T*)job.last + i, d, n);
+        put((T*)job.past + i, past, n);
+        d = (d - last + (job.late ? p : past)) * T(job.gain);
+      }
       if (local.momentum) {
         if (!first) d += at(velocity.data()) * T(local.momentum);
         put(velocity.data() + i, d, n);
@@ -84,19 +103,40 @@ template <class T> class Training {
     }
   }
 
+  void copy(const void* from, void* to) const {
+    if (from != to) memcpy(to, from, network.size * sizeof(T));
+  }
+
   FK_INLINE void put(T* to, V v, int n) {
     if (n == L) Q::store(to, v);
     else Q::store(to, v, n);
   }
 
-  // By how much the gradient, as far as it is not masked, has to be shortened.
-  T clipped(const fk_local& local) {
+  // w + ascent * g / |g|, as far as it is not masked.
+  const T* climbed(const T* w, double ascent, const fk_local& local) {
+    point.resize(network.size);
+    const T* mask = (const T*)local.mask;
+    const T by = T(ascent) / (norm(local) + T(1e-12));
+    for (long i = 0; i < network.size; i++) point[i] = w[i] + g[i] * by * (mask ? mask[i] : T(1));
+    return point.data();
+  }
+
+  // Of the gradient, as far as it is not masked.
+  T norm(const fk_local& local) const {
+    constexpr long PART = 1024;  // few enough for numbers of type T
+    const T* mask = (const T*)local.mask;
     double squares = 0;
-    for (long i = 0; i < network.size; i++) {
-      const double one = local.mask ? g[i] * ((const T*)local.mask)[i] : g[i];
-      squares += one * one;
+    for (long first = 0; first < network.size; first += PART) {
+      V sum = {};
+      for (long i = first; i < std::min(first + PART, network.size); i += L) {
+        const int n = std::min<long>(L, network.size - i);
+        V one = n == L ? Q::load(&g[i]) : Q::load(&g[i], n);
+        if (mask) one *= n == L ? Q::load(mask + i) : Q::load(mask + i, n);
+        sum += one * one;
+      }
+      for (int l = 0; l < L; l++) squares += sum[l];
     }
-    return std::min(T(1), T(local.clip) / (T(std::sqrt(squares)) + T(1e-6)));
+    return T(std::sqrt(squares));
   }
 
   bool finite(const T* w) const {

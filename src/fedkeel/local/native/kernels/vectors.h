@@ -55,6 +55,13 @@ template <class T> struct Vectors {
     for (int l = 0; l < n; l++) to[l] = v[l];
   }
 
+  // -1 in the first n lanes, 0 in the others.
+  FK_INLINE I first(int n) {
+    I real = {};
+    for (int l = 0; l < n; l++) real[l] = -1;
+    return real;
+  }
+
   // a's lanes where the bit D of a lane's number is not set, b's first ones elsewhere; `high`: the other halves.
   template <int D, size_t... i> FK_INLINE V low_of(V a, V b, std::index_sequence<i...>) {
     return __builtin_shufflevector(a, b, (int(i) & D ? int(i) - D + L : int(i))...);
