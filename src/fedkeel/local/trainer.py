@@ -70,10 +70,10 @@ class Trainer:
             # The server reads other weights than were trained: only those are put into `out`.
             with left_alone(rule, "a hook", given):
                 outcome = train(job, rule, oracle, limit, None if wire else out)
-        loss = torch.from_numpy(oracle.loss)
+        loss = oracle.loss
         sends = rule.sends(self.layout, orders.received[0])
         _check(rule, outcome, sends)
-        finite = oracle.finite(outcome.w) & loss.isfinite()
+        finite = oracle.finite(outcome.w) & torch.from_numpy(np.isfinite(loss))
         w, message, kept = outcome.w, outcome.message, outcome.kept
         if wire:
             travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)
@@ -82,7 +82,7 @@ class Trainer:
         return {
             "w": w,
             "lr": _used(outcome.job),
-            "loss": loss,
+            "loss": torch.from_numpy(loss),
             "steps": torch.from_numpy(batches.steps),
             "finite": finite,
             "buffers": oracle.buffers,

@@ -31,10 +31,12 @@ class InProcess:
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         orders, columns, sums = Orders.of(orders), Columns(), Columns()
         w = self._lent({"w": orders.start[0]}, len(orders))["w"]
-        for rows in plan(orders, self.trainer.data, self.trainer.local, self.stack):
+        stacks = plan(orders, self.trainer.data, self.trainer.local, self.stack)
+        if len(stacks) == 1 and consecutive(stacks[0]):
+            return Trained(self.trainer(orders, limit, w))
+        for rows in stacks:
             span = consecutive(rows)
-            some = orders if len(rows) == len(orders) and span else orders.pick(np.array(rows))
-            part, more = divided(self.trainer(some, limit, w[span] if span else None))
+            part, more = divided(self.trainer(orders.pick(np.array(rows)), limit, w[span] if span else None))
             sums = add(sums, more)
             if not columns:
                 rest = {name: tensor[0] for name, tensor in part.items() if name != "w"}

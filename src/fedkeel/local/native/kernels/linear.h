@@ -102,29 +102,36 @@ template <class T> struct Linear : Vectors<T> {
   static void outer(const T* g, int samples, long next, const T* const* rows, const T* base, T* to, int outputs,
                     int inputs, T* scratch) {
     for (int i = 0; i < inputs; i += COLUMNS) {
-      const int n = std::min(COLUMNS, inputs - i);
-      for (int b = 0; b < samples; b++) {
-        memcpy(scratch + b * COLUMNS, rows[b] + i, n * sizeof(T));
+      const int n = std::min(COLUMNS, inputs - i), whole = n / L * L;
+      // What several blocks of outputs need is direct, side by side, and so is what does not fill a vector.
+      const int direct = outputs > SUMS / 2 ? 0 : whole;
+      for (int b = 0; b < samples && direct < n; b++) {
+        memcpy(scratch + b * COLUMNS + direct, rows[b] + i + direct, (n - direct) * sizeof(T));
         for (int t = n; t < COLUMNS && t % L; t++) scratch[b * COLUMNS + t] = 0;
       }
       in_blocks<SUMS / 2>(outputs, [&](auto block, int o) {
-        const T* from = base ? base + (long)o * inputs + i : nullptr;
+        constexpr int N = decltype(block)::value;
+        const T *from = base ? base + (long)o * inputs + i : nullptr, *mine = g + o * next;
         T* at = to + (long)o * inputs + i;
-        const T* mine = g + o * next;
+        const auto column = [&](auto some, int t, int last, auto x) __attribute__((always_inline)) {
+          columns<N, decltype(some)::value>(mine, samples, next, x, from ? from + t : nullptr, at + t, inputs, last);
+        };
+        const auto of_scratch = [&](int t) { return [=](int b) { return scratch + b * COLUMNS + t; }; };
+        const auto of_rows = [&](int t) { return [=](int b) { return rows[b] + i + t; }; };
+        const std::integral_constant<int, 2> two;
+        const std::integral_constant<int, 1> one;
         int t = 0;
-        for (; t + 2 * L <= n; t += 2 * L)
-          columns<decltype(block)::value, 2>(mine, samples, next, scratch + t, from ? from + t : nullptr, at + t,
-                                             inputs, L);
-        for (; t < n; t += L)
-          columns<decltype(block)::value, 1>(mine, samples, next, scratch + t, from ? from + t : nullptr, at + t,
-                                             inputs, std::min(L, n - t));
+        for (; t + 2 * L <= direct; t += 2 * L) column(two, t, L, of_rows(t));
+        for (; t + L <= direct; t += L) column(one, t, L, of_rows(t));
+        for (; t + 2 * L <= n; t += 2 * L) column(two, t, L, of_scratch(t));
+        for (; t < n; t += L) column(one, t, std::min(L, n - t), of_scratch(t));
       });
     }
   }
 
-  // The last of S vectors has `some` columns.
-  template <int N, int S>
-  FK_INLINE void columns(const T* g, int samples, long next_g, const T* x, const T* base, T* to, long next, int some) {
+  // Sample b is at x(b). The last of S vectors has `some` columns.
+  template <int N, int S, class X>
+  FK_INLINE void columns(const T* g, int samples, long next_g, X x, const T* base, T* to, long next, int some) {
     V sums[N][S] = {};
     if (base)
       FK_UNROLL for (int o = 0; o < N; o++)
@@ -132,7 +139,7 @@ template <class T> struct Linear : Vectors<T> {
           sums[o][s] = some == L ? Q::load(base + o * next + s * L) : Q::load(base + o * next, some);
     for (int b = 0; b < samples; b++) {
       V v[S];
-      FK_UNROLL for (int s = 0; s < S; s++) v[s] = Q::load(x + b * COLUMNS + s * L);
+      FK_UNROLL for (int s = 0; s < S; s++) v[s] = Q::load(x(b) + s * L);
       FK_UNROLL for (int o = 0; o < N; o++) {
         const V one = Q::all(g[o * next_g + b]);
         FK_UNROLL for (int s = 0; s < S; s++) sums[o][s] += one * v[s];
