@@ -16,6 +16,8 @@ from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.settings import LocalSettings
 
+NUMBERED = 256
+"""Samples of a client that are told by number at once, where it does not matter how many."""
 PROXY = 64
 """Samples of others on which a client may try a model."""
 GATHERED_BYTES = 1 << 20
@@ -210,10 +212,11 @@ class Batches:
     def whole(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
         """All samples of these clients of the stack, as they lie, a mini-batch at a time; who has no more gets size 0.
 
-        The weights of all of them together make the mean of a client's samples. What is told by number comes at once.
+        The weights of all of them together make the mean of a client's samples. Mini-batches that are told by number
+        may be larger than in training.
         """
         sizes, own, each = self._sizes[rows], self._own[rows], int(self.batch[rows].max())
-        each = each if self._numbered is None else int(sizes.max())
+        each = each if self._numbered is None else max(each, NUMBERED)
         for number, first in enumerate(range(0, int(sizes.max()), each)):
             places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
             which = torch.from_numpy(self._data.assignment.indices[own + places])

@@ -21,7 +21,7 @@ from fedkeel.local.trainer import plan
 from fedkeel.wire.orders import Order
 
 _PARTS = (4, 16, 64, 2)  # of a worker's share that a stack may be, beside all of it
-_BUDGET = 1.0  # seconds for all measurements, or a quarter of what the run would take serially, if that is less,
+_BUDGET = 0.4  # seconds for all measurements, or a quarter of what the run would take serially, if that is less,
 _LEAST = 0.2  # but not less than this
 _TRIAL = 0.02  # seconds of one measurement of a way to train
 _FINALISTS = 3  # ways that are rehearsed in workers, beside the best in this process

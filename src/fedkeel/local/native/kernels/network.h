@@ -61,6 +61,11 @@ template <class T> class Network {
   T *by_sample, *turned_rows, *scratch;
   int classes, together;
 
+ public:
+  const long size;    // D
+  long sample = 0;    // numbers
+
+  // Memory that begins with a line of it and ends with the network.
   template <class X> X* make(long count) {
     const size_t bytes = (count * sizeof(X) + 64 * sizeof(V) + 63) / 64 * 64;
     void* p = aligned_alloc(64, bytes);
@@ -69,10 +74,6 @@ template <class T> class Network {
     memset(p, 0, bytes);
     return (X*)p;
   }
-
- public:
-  const long size;    // D
-  long sample = 0;    // numbers
 
   Network(const fk_layer* given, int count, int batch, long size) : size(size) {
     if (!fit(given, count, batch, size)) throw std::invalid_argument("layers");
@@ -347,8 +348,8 @@ template <class T> class Network {
       for (int i = 0; i < some; i++) inner[i] = turned_rows + i * (long)d.inputs;
       seen = inner.data();
     }
-    Linear<T>::outer(by_sample, some, count * L, seen, base ? base + d.weight : nullptr, to + d.weight, d.outputs, d.inputs,
-                     scratch);
+    Linear<T>::outer(by_sample, some, count * L, seen, base ? base + d.weight : nullptr, to + d.weight, d.outputs,
+                     d.inputs, scratch);
   }
 
   void convolution_backward(int l, const T* w, int count, const T* base, T* to) {

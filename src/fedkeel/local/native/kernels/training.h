@@ -10,6 +10,7 @@ template <class T> class Training {
   static constexpr int L = Q::L;
   Network<T> network;
   std::vector<T> g, velocity, point, losses, other;
+  T* own = nullptr;  // weights while they are trained
 
  public:
   Training(const fk_layer* layers, int count, int batch, long size)
@@ -17,7 +18,10 @@ template <class T> class Training {
 
   void run(fk_job& job, const T* x, const int64_t* y, const fk_local& local) {
     const T* from = (const T*)job.start;
-    T* w = (T*)job.w;
+    // Steps are made in memory that begins with a whole line, which stacks do not; a single one needs no detour.
+    const bool single = job.epochs <= 1 && job.samples <= job.batch;
+    if (!single && !own) own = network.template make<T>(network.size);
+    T* w = single ? (T*)job.w : own;
     job.loss = 0;
     job.seen = 0;
     int64_t steps = 0;
@@ -33,6 +37,7 @@ template <class T> class Training {
       copy(from, w);
       if (job.last) copy(job.first_last, job.last), copy(job.first_past, job.past);
     }
+    copy(w, job.w);
     job.finite = std::isfinite(job.loss) && finite(w);
   }
 
