@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fedkeel.data.federated import FederatedData
     from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
     from fedkeel.methods.client import ClientRule, Merge
-    from fedkeel.methods.course import Course
+    from fedkeel.methods.course import Course, Trail
     from fedkeel.methods.fedavg import Average
     from fedkeel.methods.job import Job, Sums, Updates
     from fedkeel.methods.oracle import Oracle
@@ -26,7 +26,7 @@ __all__ = [
     "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
     "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
     "Oracle", "Plan", "Progress", "Receipt", "Refused", "Result", "Round", "RoundEnd", "Sends", "ServerRule",
-    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "Unfinished", "Updates", "View",
+    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "Trail", "Unfinished", "Updates", "View",
     "Weighting", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
@@ -36,7 +36,7 @@ _HOMES = {
     "data.federated": ("FederatedData",),
     "config.experiment": ("Experiment",),
     "methods.client": ("ClientRule", "Merge"),
-    "methods.course": ("Course",),
+    "methods.course": ("Course", "Trail"),
     "methods.fedavg": ("Average",),
     "methods.job": ("Job", "Sums", "Updates"),
     "methods.oracle": ("Oracle",),

@@ -46,7 +46,8 @@ class NativeGradient(VmappedGradient):
         return self._sweep(w, batch, batch.weights[:, 0], g, None), g
 
     def descend(self, w: Tensor, batch: Batch, rate: Tensor, out: Tensor, before: Tensor) -> Tensor:
-        return self._sweep(w, batch, -rate[:, 0] * batch.weights[:, 0], out, before)
+        # Divided as the kernels do it in whole jobs, so that both have the same bits.
+        return self._sweep(w, batch, -rate[:, 0] / torch.from_numpy(batch.sizes), out, before)
 
     def _sweep(self, w: Tensor, batch: Batch, scale: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
         # Of a client's samples all that count do so equally: they are the first ones.
