@@ -28,6 +28,19 @@ def test_bits_are_those_of_the_published_splitmix64():
     ]
 
 
+@pytest.mark.parametrize("places", [2**24 - 1, 7])
+def test_permutations_are_those_of_a_stable_sort(places, monkeypatch):
+    """Rows of unequal length, in each of which what is behind its end stays where it is; also where places are many."""
+    monkeypatch.setattr(streams, "_PLACES", np.uint64(places))
+    counts = np.array([1, 2, 9, 7, 600, 0])
+    stream = streams.keys(3, "batches", np.arange(len(counts)))
+    found = streams.permutations(stream, counts)
+    for row, count, key in zip(found, counts, stream, strict=True):
+        drawn = streams.bits(np.array(key), 600)[:count]
+        assert row.tolist() == [*np.argsort(drawn, kind="stable"), *range(count, 600)]
+        assert streams.permutations(np.array(key), int(count)).tolist() == row[:count].tolist()
+
+
 @pytest.mark.slow
 def test_another_process_draws_the_same():
     """Whatever its hash seed: nothing depends on the order of a set or on hash()."""

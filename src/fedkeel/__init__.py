@@ -26,8 +26,8 @@ __all__ = [
     "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
     "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
     "Oracle", "Plan", "Progress", "Receipt", "Refused", "Result", "Round", "RoundEnd", "Sends", "ServerRule",
-    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "Trail", "Unfinished", "Updates", "View",
-    "Weighting", "follow", "method", "resume", "run",
+    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "Trail", "Unfinished", "Updates",
+    "View", "Weighting", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

@@ -59,7 +59,7 @@ def test_a_client_sees_in_a_stack_what_it_sees_alone(jobs: list[tuple[int, int, 
 
 def test_shorter_jobs_must_come_last() -> None:
     with pytest.raises(ValueError, match="descending"):
-        Batches(numbered([4, 9]), LocalSettings(batch_size=2), 0, [1, 1], [0, 1], [1, 1])
+        iter(Batches(numbered([4, 9]), LocalSettings(batch_size=2), 0, [1, 1], [0, 1], [1, 1]))
 
 
 def test_augmentation_in_a_stack_is_that_of_each_client() -> None:

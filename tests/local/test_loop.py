@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.loop import train
-from fedkeel.methods.client import ClientRule
+from fedkeel.methods.client import ClientRule, Course
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.types import Message
@@ -147,6 +147,10 @@ class Returns(ClientRule):
         return self._found(job) if self._hook == "end" else ({}, job.kept)
 
 
+class Watches(Returns):
+    watches_epochs = True
+
+
 class Steps(Returns):
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         return self._found(oracle.grad(w))
@@ -171,6 +175,10 @@ LIKE_W = r"accepted: a tensor \[k, D\] like w, here a tensor \[5, 4\] of float64
         (Advances("advance", lambda g, job: (job, g)), r"Advances: advance returned \(a Job, a tensor .*; accepted: a"),
         (Advances("advance", lambda g, job: (g[:, :1], job)), rf"Advances: advance .* \[5, 1\] of float64; {LIKE_W}"),
         (Returns("begin", lambda _: None), r"Returns: begin returned None; accepted: a Job"),
+        (
+            Watches("begin", lambda job: replace(job, course=Course(ascent=0.1))),
+            r"Watches: watches_epochs and a course",
+        ),
         (Returns("end", lambda _: None), r"Returns: end returned None; accepted: a pair of dictionaries"),
         (Returns("end", lambda job: job.kept), r"Returns: end returned a dict; accepted: a pair of dictionaries"),
         (

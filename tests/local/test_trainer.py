@@ -1,5 +1,6 @@
 """A stack of clients against the same clients one by one, in float64."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,36 @@ def test_a_message_without_the_client_axis_is_refused() -> None:
     shop = workshop("linear", [4, 4], Careless())
     with pytest.raises(FedkeelError, match="Careless: one has shape \\[1\\] for a stack of 2"):
         shop.trainer(STACKED)(orders(shop))
+
+
+class Wide(ClientRule):
+    """Has rates for more epochs than there are."""
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        return replace(job, lr=job.lr.repeat(1, 2))
+
+
+@pytest.mark.parametrize("stack", [1, 2, 100])
+def test_rates_for_more_epochs_than_there_are_are_refused(stack: int) -> None:
+    shop = workshop("linear", [4, 4, 4], Wide())
+    executor = shop.executor(ExecutorSettings(kind="vectorised", stack=stack))
+    with pytest.raises(FedkeelError, match=r"Wide: its job's learning rates are \[\d, 2\]; accepted: \[\d, 1\], one"):
+        executor.train(orders(shop))
+
+
+@pytest.mark.parametrize("sizes", [[12, 12, 12], [12, 4, 9], [4, 9, 12]])
+def test_one_stack_says_what_several_say(sizes: list[int]) -> None:
+    """The same names, shapes and types, whether results are handed over as they are or put side by side."""
+    shop = workshop("linear", sizes, epochs=2)
+    found = [
+        shop.executor(ExecutorSettings(kind="vectorised", stack=stack)).train(orders(shop)).columns
+        for stack in (100, 2, 1)
+    ]
+    for each in found[1:]:
+        assert each.keys() == found[0].keys()
+        for name, expected in found[0].items():
+            assert each[name].dtype == expected.dtype
+            torch.testing.assert_close(each[name], expected, rtol=1e-9, atol=1e-11)
 
 
 def test_channels_last_is_the_same_mathematics() -> None:

@@ -4,6 +4,7 @@
 """
 
 import warnings
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,9 +17,10 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import nn
 
 from fedkeel import Experiment, InputError, RoundEnd, run
-from fedkeel.methods.fedagg import optimal_learning_rates
+from fedkeel.methods.fedagg import _passed, optimal_learning_rates
+from fedkeel.methods.job import Sums
 from fedkeel.methods.types import exact_sum
-from tests.helpers import federation
+from tests.helpers import federation, quadratics
 from tests.helpers.federation import EPOCHS, EVERY_EXECUTOR, EXECUTORS, LR, ROUNDS, SIZES, Vector
 from tests.helpers.tiers import slow_but
 
@@ -283,6 +285,21 @@ def test_a_rate_of_zero_is_not_for_good() -> None:
     rates = [end.report["planned_rates"][0] for end in ends]
     assert rates[1] == 0
     assert max(rates[2:]) > 0
+
+
+def test_ways_of_clients_that_hardly_move_or_do_not_are_numbers() -> None:
+    """However small a rate is; without one there is no way."""
+    w = torch.tensor([[0.0, 1e-3], [0.0, 1e-3], [2.0, torch.inf]])
+    lr = torch.tensor([[1e-39], [0.5], [0.0]])
+    made = replace(quadratics.job(torch.zeros_like(w), lr), sums=Sums.of(("way",), 1, w))
+    for rows, expected in (([1], [0.0, 2e-3]), ([2], [0.0, 0.0]), ([1, 2], [0.0, 2e-3])):
+        made.sums.totals["way"].zero_()
+        _passed(made, w, torch.tensor(rows), 0, 1)
+        torch.testing.assert_close(made.sums.totals["way"][0], torch.tensor(expected, dtype=torch.float64))
+        _passed(made, w, torch.tensor(rows), 0, -1)
+        assert made.sums.totals["way"].abs().max() < 1e-9
+    _passed(made, w, torch.tensor([0]), 0, 1)
+    assert bool(made.sums.totals["way"].isfinite().all())
 
 
 def test_an_epoch_that_nobody_has_done_yet_runs_at_the_base_rate() -> None:

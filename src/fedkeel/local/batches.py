@@ -17,7 +17,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.local.settings import LocalSettings
 
 NUMBERED = 256
-"""Samples of a client that are told by number at once, where it does not matter how many."""
+"""Samples of a client that are told by number at once, where nobody needs them side by side."""
 PROXY = 64
 """Samples of others on which a client may try a model."""
 GATHERED_BYTES = 1 << 20
@@ -106,7 +106,7 @@ class Batch:
 class Batches:
     """Every client walks through its own epochs at its own pace: no client waits for another's epoch to end.
 
-    The clients must come in descending order of steps, so that those still at work are always the first ones.
+    To be walked through, they must come in descending order of steps, so that those still at work are always the first.
     Draws come from streams named by (seed, wave, client, epoch): a client sees the same mini-batches alone
     as in any stack.
     """
@@ -131,8 +131,6 @@ class Batches:
         self._sizes: NDArray[np.int64] = data.sizes[self._clients]
         self.epochs: NDArray[np.int64] = np.array(epochs)
         self.batch, self.steps = steps(self._sizes, self.epochs, local.batch_size)
-        if (np.diff(self.steps) > 0).any():
-            raise ValueError("the clients of a stack must come in descending order of steps")
         self._own = data.assignment.offsets[self._clients, None]
         self._augment: dict[int, torch.Generator] = {}
 
@@ -167,6 +165,8 @@ class Batches:
         return Batch(self._samples(samples), sizes, weights, 1.0, epoch, 0, self._masks("dropout", epoch), fresh=True)
 
     def __iter__(self) -> Iterator[Batch]:
+        if (np.diff(self.steps) > 0).any():
+            raise ValueError("the clients of a stack must come in descending order of steps")
         alike = (self._sizes == self._sizes[0]).all() and (self.steps == self.steps[0]).all()
         return self._side_by_side() if alike else self._each_at_its_pace()
 
@@ -209,14 +209,18 @@ class Batches:
                 weights = self._weights(sizes, sizes, which.shape[1])
             yield Batch(self._samples(which), sizes, weights, 1.0, epochs, places, fresh=True)
 
-    def whole(self, rows: NDArray[np.int64]) -> Iterator[Batch]:
+    def begun(self, limit: int | None) -> NDArray[np.int64]:
+        """[C], how many of its epochs each client begins in so many steps."""
+        return self.epochs if limit is None else np.minimum(self.epochs, -(-limit // (self.steps // self.epochs)))
+
+    def whole(self, rows: NDArray[np.int64], large: bool = False) -> Iterator[Batch]:
         """All samples of these clients of the stack, as they lie, a mini-batch at a time; who has no more gets size 0.
 
-        The weights of all of them together make the mean of a client's samples. Mini-batches that are told by number
-        may be larger than in training.
+        The weights of all of them together make the mean of a client's samples. `large`: mini-batches that are told by
+        number may be larger than in training.
         """
         sizes, own, each = self._sizes[rows], self._own[rows], int(self.batch[rows].max())
-        each = each if self._numbered is None else max(each, NUMBERED)
+        each = max(each, NUMBERED) if large and self._numbered is not None else each
         for number, first in enumerate(range(0, int(sizes.max()), each)):
             places = np.minimum(first + np.arange(min(each, int(sizes.max()) - first)), sizes[:, None] - 1)
             which = torch.from_numpy(self._data.assignment.indices[own + places])

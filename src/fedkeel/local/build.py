@@ -21,7 +21,7 @@ from fedkeel.local.gradients.chain import Layer, NotAChainError, chain
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.gradients.vmap import VmappedGradient
-from fedkeel.local.loop import keeps_to_course
+from fedkeel.local.loop import keeps_to_course, walks_by_epoch
 from fedkeel.local.native.evaluation import NativeEvaluator
 from fedkeel.local.native.gradient import NativeGradient
 from fedkeel.local.native.library import absence, load
@@ -80,8 +80,8 @@ class Workshop:
     @property
     def trains_whole_jobs(self) -> bool:
         """Whether the kernels are given whole jobs of this method, or whole epochs, not every step."""
-        watches = self.rule.watches_epochs and not self.local.momentum
-        return (keeps_to_course(self.rule) or watches) and not self.data.augment and not self.data.resize
+        many = keeps_to_course(self.rule) or walks_by_epoch(self.rule, self.local.momentum)
+        return many and not self.data.augment and not self.data.resize
 
     @property
     def bytes(self) -> int:

@@ -51,7 +51,7 @@ class Outcome:
     """What training came to; every tensor has the leading client axis."""
 
     job: Job
-    """As the rule began it, with the learning rates and the carry of each client's last step."""
+    """As the rule began it, with the learning rates, the carry and the trail of each client's last step."""
     w: Tensor
     message: Message
     kept: Message
@@ -83,7 +83,7 @@ def train(
     plain = (keeps_to_course(rule) or rule.watches_epochs) and not momentum and job.course.straight
     descend = getattr(oracle, "descend", None) if plain else None
     # Or, where a rule only watches epochs, all steps between.
-    by_epoch = getattr(oracle, "by_epoch", None) if plain and rule.watches_epochs and job.fresh is None else None
+    by_epoch = getattr(oracle, "by_epoch", None) if walks_by_epoch(rule, momentum) and job.fresh is None else None
     walk, finish = (by_epoch and by_epoch(limit)) or (islice(oracle.steps(), limit), None)
     w = job.start
     velocity: Tensor | None = None
@@ -128,6 +128,11 @@ def train(
 def keeps_to_course(rule: ClientRule) -> bool:
     """Whether the job's course says all that the rule does in a step."""
     return type(rule).step is ClientRule.step and type(rule).advance is ClientRule.advance
+
+
+def walks_by_epoch(rule: ClientRule, momentum: float) -> bool:
+    """Whether the rule only needs to see the first step of each epoch; velocities would be lost between two of them."""
+    return rule.watches_epochs and not momentum
 
 
 def _ended(job: Job, rule: ClientRule, w: Tensor, oracle: TrainingOracle) -> Outcome:

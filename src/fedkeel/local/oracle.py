@@ -118,7 +118,7 @@ class BatchOracle:
     def full_grad(self, w: Tensor) -> Tensor:
         """Gradients [k, D] of the mean losses of all the clients' samples, clipped, plus weight decay."""
         g = torch.zeros_like(w, memory_format=torch.contiguous_format)
-        for batch in self._batches.whole(self._rows[: len(w)]):
+        for batch in self._batches.whole(self._rows[: len(w)], large=True):
             g += self._gradient(w, batch)[1]
         return self._finish(g, w)
 
@@ -170,19 +170,13 @@ class BatchOracle:
 
     def _train(self, job: Job, limit: int | None, out: Tensor | None) -> tuple[Tensor, Job]:
         w = out if out is not None else torch.empty_like(job.start, memory_format=torch.contiguous_format)
-        epochs, left = self._epochs(limit), job.course.trail
+        epochs, left = self._batches.begun(limit), job.course.trail
         if left is not None:
             left = replace(left, last=w.new_empty(w.shape), past=w.new_empty(w.shape))
         order = lambda rows: self._batches.order(rows, int(epochs.max()))  # noqa: E731
         self._run(job, w, epochs, self._batches.sizes, order, limit, left)
         self._finite = self._outcomes[0].finite
         return w, replace(job, course=replace(job.course, trail=left))
-
-    def _epochs(self, limit: int | None) -> NDArray[np.int64]:
-        """[C], how many of its epochs each client begins in so many steps."""
-        batches = self._batches
-        an_epoch = batches.steps // batches.epochs
-        return batches.epochs if limit is None else np.minimum(batches.epochs, -(-limit // an_epoch))
 
     def _run(
         self,
@@ -229,14 +223,15 @@ class BatchOracle:
     def by_epoch(self, limit: int | None) -> tuple[Iterator[Step], Callable[[Job, Tensor, Tensor], None]] | None:
         """(`steps`, but only those that begin an epoch; `finish(job, rate, w)`, which makes the others), if possible.
 
-        Clients then walk through their epochs together; what they learn is the same.
+        Clients then walk through their epochs together; what they learn is the same. They must come in descending order
+        of epochs.
         """
-        epochs = self._epochs(limit)
-        together = self._whole and not (np.diff(epochs) > 0).any()
-        return (self._first_steps(epochs, limit), self._finish_epoch) if together else None
+        return (self._first_steps(limit), self._finish_epoch) if self._whole else None
 
-    def _first_steps(self, epochs: NDArray[np.int64], limit: int | None) -> Iterator[Step]:
-        batches = self._batches
+    def _first_steps(self, limit: int | None) -> Iterator[Step]:
+        batches, epochs = self._batches, self._batches.begun(limit)
+        if (np.diff(epochs) > 0).any():
+            raise ValueError("clients that walk through epochs together must come in descending order of epochs")
         for epoch in range(int(epochs[0])):
             active = int((epochs > epoch).sum())
             order = batches.order(slice(active), 1, epoch)
@@ -303,7 +298,11 @@ class BatchOracle:
         """Sums [k] over the samples of mini-batches, and how many they are; at once where all are whole."""
         pairs = list(zip(self._losses, self._sizes, strict=True))
         everybody = len(self._batches.steps)
-        if pairs and all(len(sizes) == everybody and (sizes == each.shape[1]).all() for each, sizes in pairs):
+        if (
+            pairs
+            and not self._outcomes
+            and all(len(sizes) == everybody and (sizes == each.shape[1]).all() for each, sizes in pairs)
+        ):
             summed = torch.cat(self._losses, dim=1).double().sum(1).cpu().numpy()
             yield summed, np.sum(self._sizes, axis=0)
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -14,7 +15,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batches, steps
 from fedkeel.local.gradients.gradient import Gradient
-from fedkeel.local.loop import Outcome, train
+from fedkeel.local.loop import Outcome, train, walks_by_epoch
 from fedkeel.local.oracle import BatchOracle
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.client import ClientRule
@@ -24,7 +25,7 @@ from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.many import Orders
-from fedkeel.wire.orders import Columns, Order, Same, stacked, stacked_fresh
+from fedkeel.wire.orders import Columns, Order, Same, divided, stacked, stacked_fresh
 from fedkeel.wire.transform import Chain, apart, changed
 
 _SPECIAL = {"lr", "slot", "fresh"}
@@ -51,15 +52,16 @@ class Trainer:
         """
         assert not self.gradient.alone or len(orders) == 1
         orders = Orders.of(orders)
+        batches = self._batches(orders)
+        rule = self._rule(orders)
+        if self._by_epoch(rule, orders, batches) and (np.diff(begun := batches.begun(limit)) > 0).any():
+            rows = np.argsort(-begun, kind="stable")
+            return _in_order(self(orders.pick(rows), limit), rows, out)
         start = orders.start[0]
-        drawn = orders.drawn, orders.client, orders.epochs
-        by_number = self.gradient.trains_whole_jobs
-        batches = Batches(self.data, self.local, self.seed, *drawn, start.dtype, by_number)
         trained = self.rule.trains
         moving = None if trained == "all" else self.layout.mask(trained).to(start)
         oracle = BatchOracle(self.gradient, batches, self.local, moving)
-        rule, wire = (self.rule.survey, Chain()) if orders.survey[0] else (self.rule, self.wire)
-        assert rule is not None
+        wire = Chain() if orders.survey[0] else self.wire
         job = self._job(orders, batches)
         state, own = apart(job.kept)
         job = replace(job, kept=own)
@@ -72,7 +74,7 @@ class Trainer:
                 outcome = train(job, rule, oracle, limit, None if wire else out)
         loss = oracle.loss
         sends = rule.sends(self.layout, orders.received[0])
-        _check(rule, outcome, sends)
+        _check(rule, outcome, sends, job.lr)
         finite = oracle.finite(outcome.w) & torch.from_numpy(np.isfinite(loss))
         w, message, kept = outcome.w, outcome.message, outcome.kept
         if wire:
@@ -91,6 +93,21 @@ class Trainer:
             **_named("sum", outcome.job.sums.totals),
         }
 
+    def _rule(self, orders: Orders) -> ClientRule:
+        rule = self.rule.survey if orders.survey[0] else self.rule
+        assert rule is not None
+        return rule
+
+    def _by_epoch(self, rule: ClientRule, orders: Orders, batches: Batches) -> bool:
+        """Whether the clients will walk through their epochs together: who begins the fewest must come last."""
+        whole = self.gradient.trains_whole_jobs and batches.as_they_lie is not None
+        return whole and walks_by_epoch(rule, self.local.momentum) and orders.all_have("fresh", None)
+
+    def _batches(self, orders: Orders) -> Batches:
+        drawn = orders.drawn, orders.client, orders.epochs
+        by_number = self.gradient.reads_by_number
+        return Batches(self.data, self.local, self.seed, *drawn, orders.start[0].dtype, by_number)
+
     def _job(self, orders: Orders, batches: Batches) -> Job:
         device = orders.start[0].device
         fresh = None if orders.all_have("fresh", None) else stacked_fresh(orders, device)
@@ -107,8 +124,23 @@ class Trainer:
         )
 
 
-def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends]) -> None:
-    """Whether everything has a row per client, and what goes up is what the rule declares."""
+def _in_order(part: Columns, rows: NDArray[np.int64], out: Tensor | None) -> Columns:
+    """What came of orders that were trained in another order, as they were asked for; weights may be put into `out`."""
+    columns, sums = divided(part)
+    back = torch.from_numpy(np.argsort(rows)).to(part["w"].device)
+    sorted_ = {name: tensor.index_select(0, back) for name, tensor in columns.items()}
+    if out is not None:
+        sorted_["w"] = out.copy_(sorted_["w"])
+    return sorted_ | sums
+
+
+def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends], lr: Tensor) -> None:
+    """Whether everything has a row per client, rates are those of `lr`'s epochs, and what goes up is declared."""
+    if outcome.job.lr.shape != lr.shape:
+        raise FedkeelError(
+            f"{type(rule).__name__}: its job's learning rates are {list(outcome.job.lr.shape)}; "
+            f"accepted: {list(lr.shape)}, one row a client, one rate an epoch"
+        )
     reason = undeclared(sends, outcome.message, outcome.job.sums.totals, outcome.w)
     for name, kept in outcome.kept.items():
         reason = reason or not_rows(name, kept, len(outcome.w))

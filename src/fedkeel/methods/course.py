@@ -54,7 +54,7 @@ class Course:
 
     @property
     def plain(self) -> bool:
-        """Whether the direction is a multiple of the gradient and of what was before."""
+        """Whether the direction, before its trail, is a multiple of the gradient."""
         return self.offset is None and self.pull is None
 
     @property

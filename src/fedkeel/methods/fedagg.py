@@ -129,7 +129,8 @@ class EpochRecorder(ClientRule):
 def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
     """Where clients stand, seen from their start, at the end (+) or the start (-) of an epoch, over its rate."""
     away, rate = _some(w, rows) - _some(job.start, rows), job.lr[rows, epoch, None]
-    job.sums.add("way", epoch, away.mul_(torch.where(rate > 0, sign / rate, 0.0)))
+    way, moves = away.div_(sign * rate), rate > 0
+    job.sums.add("way", epoch, way if bool(moves.all()) else torch.where(moves, way, 0.0))
 
 
 def _some(stack: Tensor, rows: Tensor) -> Tensor:

@@ -20,9 +20,14 @@ from fedkeel.methods.server import Brief, Receipt, ServerRule, ServerState
 
 
 def check_begin(rule: ClientRule, found: object) -> None:
-    """A job."""
+    """A job; of a rule that watches epochs, its course says all about a step but for the rule's own direction."""
     if not isinstance(found, Job):
         raise _refused(rule, "begin", found, "a Job, such as the one it was given")
+    if rule.watches_epochs and not found.course.straight:
+        raise FedkeelError(
+            f"{type(rule).__name__}: watches_epochs and a course with an ascent or a trail exclude each other; "
+            "accepted: one of the two"
+        )
 
 
 def check_advance(rule: ClientRule, found: Any, w: Tensor) -> None:

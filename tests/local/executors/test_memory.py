@@ -6,7 +6,13 @@ import multiprocessing
 import pytest
 import torch
 
-from fedkeel.local.executors.memory import Lender, Parcel, Reader
+from fedkeel.local.executors.memory import Lender, Parcel, Reader, keep_freed
+
+
+def test_memory_may_be_kept_again_and_again() -> None:
+    for _ in range(3):
+        keep_freed()
+        assert torch.ones(1 << 20).sum() == 1 << 20
 
 
 def test_tensors_keep_their_shapes_and_types_in_another_process() -> None:

@@ -21,13 +21,13 @@ _ALIGNMENT = 64
 _TRIM, _MMAP = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
 _KEPT, _LARGE = 1 << 28, 1 << 25
-"""Bytes that stay free in a process at most, and the largest piece that is given back at once: glibc allows no more."""
+"""Bytes at the end of a heap that may stay free, and how large a piece must be to be given back at once."""
 
 
 def keep_freed() -> None:
     """Let this process keep memory that it frees and soon needs again: fresh pages take longer than what they hold.
 
-    That is a setting of glibc; elsewhere everything stays as it is.
+    That is a setting of glibc for the whole process; elsewhere everything stays as it is.
     """
     set_ = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if set_ is not None:

@@ -22,8 +22,10 @@ class Gradient:
     """Whether it takes one client at a time, k = 1."""
     descends: ClassVar[bool] = False
     """Whether it can make a whole step cheaper than a gradient."""
+    reads_by_number: ClassVar[bool] = False
+    """Whether it reads samples where they lie, given their numbers."""
     trains_whole_jobs: ClassVar[bool] = False
-    """Whether it can `train` jobs of plain SGD with a course from the first step to the last."""
+    """Whether it can `train` jobs of plain SGD with a course, or epochs of them, in one go."""
 
     buffers: Tensor = torch.zeros(0, 0, dtype=torch.float64)
     """[k, B], the batch-norm statistics as they are now."""

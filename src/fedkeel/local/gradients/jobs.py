@@ -14,7 +14,7 @@ from fedkeel.methods.course import Course
 
 @dataclass(frozen=True)
 class Jobs:
-    """Local training of k clients, from its first step to its last."""
+    """Local training of k clients: whole jobs, or what is left of an epoch."""
 
     start: Tensor
     """[k, D]"""

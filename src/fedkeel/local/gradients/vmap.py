@@ -57,8 +57,9 @@ class VmappedGradient(Gradient):
         return losses, self._layout.flatten(parts)
 
     def features(self, w: Tensor, buffers: Tensor, x: Tensor) -> Tensor:
-        def forward(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-            return with_features(self._frozen, lambda: functional_call(self._frozen, parameters, (x,)))[1]
-
-        features: Tensor = vmap(forward)(self._layout.views(w), x)
+        features: Tensor = vmap(self._features)(self._layout.views(w), x)
         return features
+
+    def _features(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        """[b, F], those of one client."""
+        return with_features(self._frozen, lambda: functional_call(self._frozen, parameters, (x,)))[1]

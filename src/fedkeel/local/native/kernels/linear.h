@@ -34,7 +34,7 @@ template <class T> struct Linear : Vectors<T> {
 
   template <int S> static void batches(const Product& d, const T* w, const V* x, const T* bias, V* y) {
     constexpr int OUTPUTS = std::min(12, SUMS / S);
-    // As many inputs at a time as the second-level cache holds beside the weights, whose rows are read far along.
+    // As many inputs at a time as fit well into the second-level cache; with fewer, rows of weights come in short pieces.
     const int most = std::max(32, int(65536 / (S * sizeof(V)))), parts = (d.inputs + most - 1) / most;
     for (int part = 0, t = 0; part < parts; part++) {
       const int n = (d.inputs - t) / (parts - part);
@@ -103,7 +103,8 @@ template <class T> struct Linear : Vectors<T> {
                     int inputs, T* scratch) {
     for (int i = 0; i < inputs; i += COLUMNS) {
       const int n = std::min(COLUMNS, inputs - i), whole = n / L * L;
-      // What several blocks of outputs need is direct, side by side, and so is what does not fill a vector.
+      // Rows are read where they lie. What several blocks of outputs need is copied side by side first, and so is what
+      // does not fill a vector.
       const int direct = outputs > SUMS / 2 ? 0 : whole;
       for (int b = 0; b < samples && direct < n; b++) {
         memcpy(scratch + b * COLUMNS + direct, rows[b] + i + direct, (n - direct) * sizeof(T));

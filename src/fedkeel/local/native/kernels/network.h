@@ -99,7 +99,7 @@ template <class T> class Network {
       }
       d.out_size = d.features();
       // One more row than there is: the last tile of an image of one row looks there.
-      d.input = make<V>(batches * d.in_size + 2 * d.in.row);
+      if (l || !d.reads_rows()) d.input = make<V>(batches * d.in_size + 2 * d.in.row);
       d.d_input = l ? make<V>(batches * (long)d.inputs * d.height * d.width) : nullptr;
       if (d.convolves()) {
         d.choice = d.pool ? make<I>(batches * d.out_size) : nullptr;
