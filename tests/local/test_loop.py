@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkeel.errors import FedkeelError
 from fedkeel.local.loop import train
 from fedkeel.methods.client import ClientRule, Course
+from fedkeel.methods.course import Trail
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
 from fedkeel.methods.types import Message
@@ -177,7 +178,15 @@ LIKE_W = r"accepted: a tensor \[k, D\] like w, here a tensor \[5, 4\] of float64
         (Returns("begin", lambda _: None), r"Returns: begin returned None; accepted: a Job"),
         (
             Watches("begin", lambda job: replace(job, course=Course(ascent=0.1))),
-            r"Watches: watches_epochs and a course",
+            r"Watches: begin set a course with an ascent",
+        ),
+        (
+            Returns("begin", lambda job: replace(job, course=Course(pull=0.5))),
+            r"Returns: begin returned for the course's pull 0.5; accepted: a ten",
+        ),
+        (
+            Returns("begin", lambda job: replace(job, course=Course(trail=Trail(job.start, job.start, 0.9, 1.0)))),
+            r"Returns: begin returned for the course's gain .*; accepted: a tensor \[k, 1\]",
         ),
         (Returns("end", lambda _: None), r"Returns: end returned None; accepted: a pair of dictionaries"),
         (Returns("end", lambda job: job.kept), r"Returns: end returned a dict; accepted: a pair of dictionaries"),

@@ -23,10 +23,17 @@ def check_begin(rule: ClientRule, found: object) -> None:
     """A job; of a rule that watches epochs, its course says all about a step but for the rule's own direction."""
     if not isinstance(found, Job):
         raise _refused(rule, "begin", found, "a Job, such as the one it was given")
-    if rule.watches_epochs and not found.course.straight:
+    course, trail = found.course, found.course.trail
+    parts = {"offset": course.offset, "anchor": course.anchor, "pull": course.pull}
+    parts |= {} if trail is None else {"last": trail.last, "past": trail.past, "gain": trail.gain}
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, Tensor):
+            shape = "[k, 1]" if name in ("pull", "gain") else "[k, D]"
+            raise _refused(rule, "begin", part, f"a tensor {shape}", f"for the course's {name} ")
+    if rule.watches_epochs and not course.straight:
         raise FedkeelError(
-            f"{type(rule).__name__}: watches_epochs and a course with an ascent or a trail exclude each other; "
-            "accepted: one of the two"
+            f"{type(rule).__name__}: begin set a course with an ascent or a trail, which a rule that watches epochs "
+            "cannot follow; accepted: watches_epochs = False, or a course without them"
         )
 
 

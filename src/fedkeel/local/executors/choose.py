@@ -112,7 +112,8 @@ class _Contest:
         if chosen.native or self._asked.native is False or self._asked.channels_last:
             return None
         refused = (f"{way}: {reason}" for way, reason in self.refused.items() if "native" in way)
-        slower = "it is faster here" if np.isfinite(self._native_seconds) else None
+        short = "the run is too short for a choice to pay" if self._run < _NOTICEABLE else None
+        slower = "it is faster here" if np.isfinite(self._native_seconds) else short
         reason = self._not_native or next(refused, slower)
         return reason and f"PyTorch computes the gradients: {reason}."
 
