@@ -162,7 +162,7 @@ class Batches:
         sizes = self.batch[: len(order)]
         samples = torch.from_numpy(order[:, : int(sizes.max())])
         weights = self._weights(sizes, sizes, samples.shape[1])
-        return Batch(self._samples(samples), sizes, weights, 1.0, epoch, 0, self._masks("dropout", epoch), fresh=True)
+        return Batch(self._samples(samples), sizes, weights, epochs=epoch, fresh=True)
 
     def __iter__(self) -> Iterator[Batch]:
         if (np.diff(self.steps) > 0).any():

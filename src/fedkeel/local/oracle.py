@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -173,7 +174,7 @@ class BatchOracle:
         epochs, left = self._batches.begun(limit), job.course.trail
         if left is not None:
             left = replace(left, last=w.new_empty(w.shape), past=w.new_empty(w.shape))
-        order = lambda rows: self._batches.order(rows, int(epochs.max()))  # noqa: E731
+        order = partial(self._batches.order, epochs=int(epochs.max()))
         self._run(job, w, epochs, self._batches.sizes, order, limit, left)
         self._finite = self._outcomes[0].finite
         return w, replace(job, course=replace(job.course, trail=left))

@@ -96,30 +96,23 @@ class Network:
 
         The samples are x [k, b, ...] and y [k, b], or those that `which` [k, b] names among x [n, ...] and y [n].
         """
-        named = y if which is None else which
-        k, b = named.shape
-        self._check_weights(k, w, out, *([] if base is None else [base]))
         self._check_samples(x, y)
+        if which is None:
+            which = torch.arange(y.numel()).view(y.shape)
+        assert which.dtype == torch.int64
+        k, b = which.shape
+        self._check_weights(k, w, out, *([] if base is None else [base]))
         w = w if w.stride(1) == 1 else w.contiguous()
         if base is not None and base.stride(1) != 1:
             base = base.contiguous()
-        if which is None:
-            x, y = _together(x), _together(y)
-            if k > 1 and x.stride(0) != y.stride(0) * self._sample:
-                x, y = x.contiguous(), y.contiguous()
-            named = y
-        else:
-            assert which.dtype == torch.int64
-            x, y, which = x.contiguous(), y.contiguous(), _together(which)
-            named = which
+        x, y, which = x.contiguous(), y.contiguous(), which.contiguous()
         losses = torch.zeros(k, b, dtype=w.dtype)  # who has fewer samples leaves zeros
         scale = scale.double().contiguous()
         sizes = np.ascontiguousarray(sizes, dtype=np.int64)
         assert len(sizes) == len(scale) == k
         assert out.stride(1) == 1
         assert sizes.max(initial=0) <= b
-        names = None if which is None else which.data_ptr(), named.stride(0) if k > 1 else b
-        told = (x.data_ptr(), y.data_ptr(), *names, sizes.ctypes.data, scale.data_ptr())
+        told = (x.data_ptr(), y.data_ptr(), which.data_ptr(), sizes.ctypes.data, scale.data_ptr())
         vectors = (w.data_ptr(), w.stride(0), *_place(base), *_place(out))
         space = self._space(b)
         _enough(self._functions.fk_gradients(space, self._threads, k, b, *told, *vectors, losses.data_ptr()))
@@ -208,11 +201,6 @@ class Network:
             )
 
 
-def _together(stack: Tensor) -> Tensor:
-    """[k, b, ...] with each client's samples side by side."""
-    return stack if stack[0].is_contiguous() else stack.contiguous()
-
-
 def _place(stack: Tensor | None) -> tuple[int | None, int]:
     """(Where a stack of vectors lies, how far it is from one to the next)."""
     return (None, 0) if stack is None else (stack.data_ptr(), stack.stride(0))
@@ -237,7 +225,7 @@ def _functions(library: Library) -> ctypes.CDLL:
         "fk_new": [pointer, number, number, long, number],
         "fk_free": [pointer],
         "fk_run": [pointer, number, pointer, pointer, pointer, long, pointer],
-        "fk_gradients": [pointer, number, long, long, *[pointer] * 2, *stack, *[pointer] * 2, *stack * 3, pointer],
+        "fk_gradients": [pointer, number, long, long, *[pointer] * 5, *stack * 3, pointer],
         "fk_score": [pointer, number, pointer, pointer, pointer, pointer, long, long, pointer, pointer],
     }
     for name, types in takes.items():

@@ -61,11 +61,11 @@ FK_API int fk_run(fk_network** networks, int threads, const void* x, const int64
 }
 
 FK_API int fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                        const int64_t* which, int64_t next, const int64_t* sizes, const double* scale, const void* w,
-                        int64_t next_w, const void* base, int64_t next_base, void* to, int64_t next_to, void* losses) {
+                        const int64_t* which, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
+                        const void* base, int64_t next_base, void* to, int64_t next_to, void* losses) {
   return share(networks, threads, k, [&](auto& training, int64_t c, auto type) {
     typedef decltype(type) T;
-    training.gradient((const T*)w + c * next_w, (const T*)x, y, which, c * next, sizes[c], T(scale[c]),
+    training.gradient((const T*)w + c * next_w, (const T*)x, y, which + c * b, sizes[c], T(scale[c]),
                       base ? (const T*)base + c * next_base : nullptr, (T*)to + c * next_to, (T*)losses + c * b);
   });
 }

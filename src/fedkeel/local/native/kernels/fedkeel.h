@@ -60,12 +60,12 @@ FK_API void fk_free(fk_network*);
 FK_API int fk_run(fk_network** networks, int threads, const void* x, const int64_t* y, fk_job* jobs, int64_t count,
                   const fk_local* local);
 // For each of k clients: to = base + scale times the gradient of the summed losses at w. `sizes` says how many samples
-// it has; their numbers in x and y begin at which[c * next], or without `which` they are c * next and those behind it.
+// it has; `which` [k][b] are their numbers in x and y.
 // `losses` [k][b] are those of each. From one client's vector to the next it is `next_w`, `next_base` and `next_to`,
 // which may be 0 (not `next_to`). `base` may be null (zeros), or `to`, which may be w. Returns as `fk_run`.
 FK_API int fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b, const void* x, const int64_t* y,
-                        const int64_t* which, int64_t next, const int64_t* sizes, const double* scale, const void* w,
-                        int64_t next_w, const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
+                        const int64_t* which, const int64_t* sizes, const double* scale, const void* w, int64_t next_w,
+                        const void* base, int64_t next_base, void* to, int64_t next_to, void* losses);
 // Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part`.
 FK_API int fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);

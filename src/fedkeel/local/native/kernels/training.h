@@ -41,10 +41,9 @@ template <class T> class Training {
     job.finite = std::isfinite(job.loss) && finite(w);
   }
 
-  // Of the samples that `which` names from `first` on, or of those behind `first` itself.
-  void gradient(const T* w, const T* x, const int64_t* y, const int64_t* which, int64_t first, int b, T scale,
-                const T* base, T* to, T* each) {
-    const auto number = [&](int64_t i) { return which ? which[first + i] : first + i; };
+  void gradient(const T* w, const T* x, const int64_t* y, const int64_t* which, int b, T scale, const T* base, T* to,
+                T* each) {
+    const auto number = [&](int64_t i) { return which[i]; };
     if (!b) {
       for (long i = 0; i < network.size; i++) to[i] = base ? base[i] : T(0);
     } else if (b <= TOGETHER || to != w) {
