@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from fedkeel import InputError
+from fedkeel.record.runs import RunRecord
 from fedkeel.report import curves, rates, save, staleness, timeline
-from fedkeel.report.runs import RunRecord
 from tests.helpers import promise
 from tests.helpers.damage import damaged
 from tests.helpers.report_folders import HISTORY, WHOLE, write

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedkeel.report.runs import RunRecord
+from fedkeel.record.runs import RunRecord
 
 EXPERIMENT = "{name: null, algorithm: {name: fedasmu}, partition: {kind: iid}, seed: 0}\n"
 EVALUATION = {"round": 1, "virtual_seconds": 9.0, "accuracy": 0.5, "loss": 1.0, "train_loss": 1.0}

@@ -15,7 +15,7 @@ import fedkeel
 from fedkeel import Experiment, FedkeelError, InputError, run
 from fedkeel.local.executors import choose
 from fedkeel.methods import method, methods
-from fedkeel.report.runs import RunRecord
+from fedkeel.record.runs import RunRecord
 from tests.helpers import commands, federation
 from tests.helpers.federation import LR, PER_ROUND, ROUNDS, SIZES, Vector
 from tests.helpers.folders import SETTLED, faulty, resumed, rows, same, stopped, stopped_again

@@ -17,8 +17,8 @@ from fedkeel import Experiment, InputError, resume, run
 from fedkeel.record import schema
 from fedkeel.record.checkpoints import FORMAT
 from fedkeel.record.rows import KINDS
+from fedkeel.record.runs import RunRecord
 from fedkeel.record.subject import Subject
-from fedkeel.report.runs import RunRecord
 from tests.helpers import federation
 from tests.helpers.commands import fedkeel as command
 from tests.helpers.folders import faulty, left, resumed, rows, same, stopped

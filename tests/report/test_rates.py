@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedkeel import Experiment, InputError, run
+from fedkeel.record.runs import RunRecord
 from fedkeel.report.rates import by_epoch, learning_rates
-from fedkeel.report.runs import RunRecord
 from tests.helpers.commands import fedkeel
 
 SMALL = {"model": "linear", "clients": 6, "per_round": 4, "rounds": 3, "executor": "serial"}

@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from fedkeel import Experiment, InputError, run
-from fedkeel.report.runs import RunRecord
+from fedkeel.record.runs import RunRecord
 from fedkeel.report.timeline import LANES, STYLES, _chosen, _draw, _window, _working, spans, timeline
 from tests.helpers.commands import fedkeel
 from tests.helpers.report_folders import record

@@ -35,9 +35,9 @@ def plot(
     ] = None,
 ) -> None:
     """Draw runs in one figure: learning curves, or something else that was recorded."""
+    from fedkeel.record.runs import RunRecord
     from fedkeel.report.curves import learning_curves
     from fedkeel.report.rates import learning_rates
-    from fedkeel.report.runs import RunRecord
     from fedkeel.report.staleness import staleness_histograms, weight_histograms
     from fedkeel.report.timeline import timeline
 

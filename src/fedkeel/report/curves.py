@@ -8,7 +8,7 @@ from textwrap import shorten
 
 from matplotlib.figure import Figure
 
-from fedkeel.report.runs import RunRecord, labels
+from fedkeel.record.runs import RunRecord, labels
 from fedkeel.report.save import check_suffix, save
 
 AXES = {

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedkeel.errors import InputError
+from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
-from fedkeel.report.runs import RunRecord
 from fedkeel.report.save import check_suffix, save
 
 SHOWN = 10

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedkeel.errors import InputError
+from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
-from fedkeel.report.runs import RunRecord
 from fedkeel.report.save import check_suffix, save
 
 COLUMNS = 3

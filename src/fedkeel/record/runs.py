@@ -33,6 +33,14 @@ class RunRecord:
     @classmethod
     def read(cls, path: str | Path) -> RunRecord:
         """Read `experiment.yaml` and `history.jsonl`; a run that is still going on, or was killed, is fine."""
+        record = cls.begun(path)
+        if not record.history:
+            raise InputError(f"{record._named}: no evaluation yet; accepted: a run with at least one")
+        return record
+
+    @classmethod
+    def begun(cls, path: str | Path) -> RunRecord:
+        """The same, also of a run that has no evaluation yet."""
         folder = Path(path)
         schema.check(folder)
         try:
@@ -43,13 +51,16 @@ class RunRecord:
             ) from None
         record = cls(folder, experiment, [])
         record.history.extend(record._rows("history.jsonl"))
-        if not record.history:
-            raise InputError(f"{record._named}: no evaluation yet; accepted: a run with at least one")
         return record
 
     def arrivals(self) -> Iterator[dict[str, Any]]:
         """The rows of `clients.jsonl`, one by one."""
         yield from self._rows("clients.jsonl")
+
+    def rounds(self) -> Iterator[dict[str, Any]]:
+        """The rows of `rounds.jsonl`; older runs have none."""
+        if (self.path / "rounds.jsonl").exists():
+            yield from self._rows("rounds.jsonl")
 
     def unfinished(self) -> Iterator[dict[str, Any]]:
         """The rows of `unfinished.jsonl`, jobs that never arrived; older runs have none."""
