@@ -1,6 +1,6 @@
 """What a run of FedASMU says of staleness, merges and control parameters.
 
-python benchmarks/merges.py DIR/fedasmu/FedASMU-seed0 ...     # run folders
+python benchmarks/merges.py DIR/runs/FedASMU-seed0 ...     # run folders
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkeel.report.runs import RunRecord
+from fedkeel.record.runs import RunRecord
 
 CONTROL = {"lambda": "lambda_", "sigma": "sigma", "iota": "iota", "gamma": "gamma", "upsilon": "upsilon"}
 """As arrivals' notes call them, and as the experiment does."""

@@ -1,6 +1,7 @@
 """What more than one test module needs. No test module imports another one; shared code goes here.
 
 - `arrivals`: updates that arrive at a server, and the timeline of an asynchronous run
+- `browser`: a browser's side of a live page: requests over real sockets, and a reader of an event stream
 - `chains`: chains of layers as modules, also random; the kernels of every instruction set; autograd client by client
 - `clock`: runs on the virtual clock with an executor that takes no time
 - `commands`: the command line, in this process or in one of its own
@@ -19,6 +20,7 @@
 - `quadratics`: the training loop on quadratics
 - `report_folders`: run folders written by hand, for figures and reports
 - `repository`: where the repository lies
+- `studies`: tiny comparisons, run or written by hand
 - `tiers`: which cases of a test are in the fast tier
 - `workers`: orders for worker processes
 - `world`: a world for tests of the core: clients act when a test says so

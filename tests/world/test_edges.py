@@ -23,8 +23,8 @@ from fedkeel.methods import ClientRule, Job, Message, Oracle, method, registry
 from fedkeel.methods.client import Merge
 from fedkeel.methods.server import View
 from fedkeel.params import FlatModel
+from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import learning_curves
-from fedkeel.report.runs import RunRecord
 from fedkeel.report.staleness import staleness_histograms, weight_histograms
 from fedkeel.report.timeline import timeline
 from fedkeel.runner.simulation import Simulation

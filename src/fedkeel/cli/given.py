@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedkeel.cli.collector import importing
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
 
 if TYPE_CHECKING:
     from fedkeel.config.experiment import Experiment
@@ -23,12 +24,22 @@ Overrides = Annotated[
 
 
 def described(given: list[str] | None, overrides: list[str] | None) -> Experiment:
-    """The experiment that a command names; words with '=' are settings wherever they are: one --set is enough."""
+    """The experiment that a command names."""
     with importing():
         from fedkeel.config.experiment import Experiment
+        from fedkeel.study.files import is_study
 
+    file, settings = sorted_out(given, overrides)
+    if file is not None and is_study(file):
+        raise InputError(f"{label(str(file))} is a comparison; accepted: fedkeel compare {label(str(file))}")
+    return Experiment.load(file, settings)
+
+
+def sorted_out(given: list[str] | None, overrides: list[str] | None) -> tuple[Path | None, list[str]]:
+    """(A file, settings): words with '=' are settings wherever they are, so that one --set is enough."""
     words = given or []
     files = [w for w in words if "=" not in w]
     if len(files) > 1:
         raise InputError(f"files {', '.join(files)}: only one experiment file is accepted")
-    return Experiment.load(files[0] if files else None, [*(overrides or []), *(w for w in words if "=" in w)])
+    settings = [*(overrides or []), *(w for w in words if "=" in w)]
+    return (Path(files[0]) if files else None), settings

@@ -201,7 +201,12 @@ class Experiment(Section):
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
         """From a YAML file, with dotted overrides `key=value` on top."""
-        values = rules_inside(yamltext.read(Path(path))) if path is not None else {}
+        return cls.build(yamltext.read(Path(path)) if path is not None else {}, overrides)
+
+    @classmethod
+    def build(cls, settings: Mapping[str, Any], overrides: Sequence[str] = ()) -> Experiment:
+        """From values as a file has them, with dotted overrides on top."""
+        values = rules_inside({**settings})
         seen: dict[str, Any] = {}
         for override in overrides:
             key, equals, text = override.partition("=")

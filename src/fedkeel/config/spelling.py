@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -90,6 +90,19 @@ def put(values: dict[str, Any], path: Sequence[str], value: Any, above: str = ""
     else:
         hint = f"; accepted: a place in it, such as {where}.0" if is_list and places else ""
         raise InputError(f"{key}: {where} is {shown(section)}, which has no settings below it{hint}")
+
+
+def dotted(experiment: Mapping[str, Any], aside: Container[str] = ()) -> dict[str, Any]:
+    """Settings by their dotted names, as on the command line; without the sections that are to be put aside."""
+    found: dict[str, Any] = {}
+    for name, value in experiment.items():
+        if name in aside:
+            continue
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": each for key, each in value.items()}
+        else:
+            found[str(name)] = value
+    return found
 
 
 def flow(value: Any) -> str:

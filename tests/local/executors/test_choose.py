@@ -135,7 +135,7 @@ TRUE = DenseGradient._sweep
 def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_PARTS", ())
     contest = choose._Contest
-    monkeypatch.setattr(contest, "_measure", lambda _, way: 1.0 - (way.stack or 0) / 100)  # stacks look best
+    monkeypatch.setattr(contest, "measure", lambda _, way: 1.0 - (way.stack or 0) / 100)  # stacks look best
     monkeypatch.setattr(contest, "_rehearse", lambda _, rivals, *__: {way: float(i) for i, way in enumerate(rivals)})
     assert go({"native": False}).experiment.executor.kind == "vectorised"
     monkeypatch.setattr(DenseGradient, "_sweep", lie)
@@ -347,7 +347,7 @@ def test_a_resumed_run_still_says_why_clients_are_not_stacked(tmp_path: Path) ->
 @pytest.mark.usefixtures("eager_to_choose")
 def test_the_summary_says_that_stacks_were_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "_LONG", 0.0)  # so that vmap is tried
-    monkeypatch.setattr(choose._Contest, "_measure", lambda _, way: 1.0 if way.stack else 2.0)
+    monkeypatch.setattr(choose._Contest, "measure", lambda _, way: 1.0 if way.stack else 2.0)
     monkeypatch.setattr(choose, "cores", lambda: 1)
     summary = go(model=Branching()).summary
     assert summary["executor"]["stack"] == 0
@@ -385,7 +385,7 @@ def told(monkeypatch: pytest.MonkeyPatch, native: float, stacked: float = 1.05) 
     def seconds(_: Any, way: ExecutorSettings) -> float:
         return native if way.native else stacked if way.stack else 1.0
 
-    monkeypatch.setattr(choose._Contest, "_measure", seconds)
+    monkeypatch.setattr(choose._Contest, "measure", seconds)
     monkeypatch.setattr(choose._Contest, "_affordable", lambda *_: False)
     monkeypatch.setattr(choose, "cores", lambda: 2)
 

@@ -78,6 +78,12 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     raise _refusal(asked, next(iter(contest.refused.values())))
 
 
+def round_seconds(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[Order]) -> float:
+    """What a round takes one way that is settled, from a few steps of the first one."""
+    workers = min(settings.workers or cores(), len(orders)) if settings.kind == "processes" else 1
+    return _Contest(workshop, settings, orders, rounds=1, fork=False).measure(settings) / workers
+
+
 class _Contest:
     """Measures ways to train until time is up."""
 
@@ -95,7 +101,7 @@ class _Contest:
         self.refused: dict[str, str] = {}
         self._native_seconds = np.inf
         """Of a round by the compiled kernels, on one core."""
-        self.seconds[SERIAL] = self._measure(SERIAL)
+        self.seconds[SERIAL] = self.measure(SERIAL)
         self._run = self.seconds[SERIAL] * rounds
         self._until = perf_counter() + max(_LEAST, min(_BUDGET, self._run / 4))
 
@@ -174,7 +180,7 @@ class _Contest:
             # A stack has no bearing on how long whole jobs take, and each is trained on one core.
             some = int(np.clip(_TRIAL * self._work.sum() / self.seconds[SERIAL], 1, limit))
             try:
-                self._native_seconds = self._measure(_in_process(some))
+                self._native_seconds = self.measure(_in_process(some))
             except Exception as error:
                 self.refused[threads.label] = failure(error)
                 return []
@@ -211,7 +217,7 @@ class _Contest:
         for way in ways:
             if way not in self.seconds and (way is ways[0] or self._affordable(2 * (way.stack or 1), SERIAL)):
                 try:
-                    self.seconds[way] = self._measure(way)
+                    self.seconds[way] = self.measure(way)
                 except Exception as error:  # one by one went well, so it is this way that fails
                     self.refused[way.label] = failure(error)
         return sorted((way for way in ways if way in self.seconds), key=self.seconds.__getitem__)
@@ -264,7 +270,7 @@ class _Contest:
     def _shared(self, way: ExecutorSettings) -> ExecutorSettings:
         return way.model_copy(update={"kind": "processes", "workers": self._asked.workers})
 
-    def _measure(self, way: ExecutorSettings) -> float:
+    def measure(self, way: ExecutorSettings) -> float:
         """What a round would take one way, from a few steps of a typical stack."""
         stacks = plan(self._orders, self._workshop.data, self._workshop.local, way.stack or None)
         trainer = self._workshop.trainer(way)

@@ -1,0 +1,50 @@
+"""What a comparison came to, as a person sees it at its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedkeel.cli.console import console
+from fedkeel.report.figures import figures
+from fedkeel.report.page.html import page
+from fedkeel.study.export import as_csv, caption, cells, write
+from fedkeel.study.results import Results
+from fedkeel.study.table import by_scene, columns, run_columns
+
+REPORT, TABLE, RUNS = "report.html", "table.csv", "runs.csv"
+
+
+def conclude(results: Results, place: Path) -> None:
+    """Print the table, then write it, the report and the figures."""
+    show(results)
+    write_all(results, place)
+    console.print(f"table   {place / TABLE}\nreport  {place / REPORT}", soft_wrap=True, markup=False)
+
+
+def write_all(results: Results, place: Path) -> None:
+    """The table, the runs, the report and the figures."""
+    write(place / TABLE, as_csv(columns(results)))
+    write(place / RUNS, as_csv(run_columns(results)))
+    write(place / REPORT, page(results))
+    figures(results, place / "figures")
+
+
+def show(results: Results) -> None:
+    """The table of each scene, a sentence for each variant, and how to read them."""
+    for scene, found in by_scene(results).items():
+        header, rows = cells(results.measure, found, lambda text: f"[bold]{text}[/] *", "·", brief=True)
+        table = Table(box=None, pad_edge=False, title=escape(scene) or None, title_justify="left")
+        for name in header:
+            table.add_column(escape(name), justify="right" if name else "left", no_wrap=not name)
+        for variant, *row in rows:
+            table.add_row(escape(variant), *row)
+        console.print(table)
+        for line in found:
+            if line.sentence and len(results.variants) > 1:
+                console.print(f"{line.variant}: {line.sentence}", soft_wrap=True, markup=False)
+    for note in results.notes:
+        console.print(note, soft_wrap=True, markup=False)
+    console.print(caption(results), soft_wrap=True, markup=False)

@@ -1,0 +1,126 @@
+"""`fedkeel sweep`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedkeel.cli.collector import importing
+from fedkeel.cli.compare import At, DryRun, Jobs, Out, command, digest, interrupted, numbers, short, study
+from fedkeel.cli.exits import fail
+from fedkeel.cli.given import Given, Overrides, sorted_out
+from fedkeel.errors import InputError, StoppedError
+
+if TYPE_CHECKING:
+    from fedkeel.study.results import Results
+    from fedkeel.study.space import Search
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Examples:  fedkeel sweep my.yaml --grid local.lr=0.01,0.03,0.1  |  "
+    "fedkeel sweep --grid local.lr=0.01,0.1 --grid local.epochs=1,5 algorithm=fedagg  |  "
+    "fedkeel sweep my.yaml --range local.lr=0.001..1 --search 30"
+)
+def sweep(
+    given: Given = None,
+    overrides: Overrides = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=V,V,...", help="Values to try; all combinations of several.")
+    ] = None,
+    between: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="KEY=LOW..HIGH", help="With --search: bounds instead of values."),
+    ] = None,
+    search: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Try so many settings, chosen by Optuna, not all of them.")
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="S,S,...", help="Not those that you compare methods on.")
+    ] = "100,101,102",
+    at: At = None,
+    out: Out = None,
+    jobs: Jobs = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Find good settings: every setting runs with every seed, and the table says which are best.
+
+    The seeds are others than those of `compare`, so that settings are not chosen on the seeds they are compared on.
+    """
+    with importing():
+        from fedkeel.study.files import StudyFile
+        from fedkeel.study.sweep import sweep_plan, tried
+
+    file, settings = sorted_out(given, overrides)
+    told = command("sweep", file, settings, grid=grid, range=between, search=search, seeds=seeds, at=at, out=out)
+    drawn = numbers(seeds)
+    assert drawn is not None
+    if search is not None:
+        from fedkeel.study.space import Search
+
+        read = StudyFile.read(file)
+        what = Search.of(read, settings, grid or [], between or [], drawn, search, at, told)
+        _search(what, out or Path("runs") / f"search-{short(what.told())}", jobs, dry_run)
+        return
+    if between:
+        raise InputError("range: it needs --search; accepted: --grid, or --search N as well")
+    plan = sweep_plan(StudyFile.read(file), settings, grid or [], drawn, at, told)
+    place = out or Path("runs") / f"sweep-{digest(plan)}"
+    found = study(plan, place, jobs, dry_run, [])
+    if found is not None:
+        _tell_best(found, tried(grid or []))
+
+
+def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
+    """Search, tell of every trial, and leave a report of all of them."""
+    with importing():
+        from fedkeel.cli import display, studying
+        from fedkeel.cli.console import console
+        from fedkeel.cli.outcome import write_all
+        from fedkeel.runner.stopping import Stop
+        from fedkeel.study.engine import execute
+        from fedkeel.study.results import collect
+        from fedkeel.study.search import search
+
+    stop = Stop()
+    try:
+        with stop.on_signals(display.tell):
+            if dry:
+                begun = execute(what.cases(what.first), place, jobs=jobs, stop=stop, dry=True)
+                studying.announce_search(begun, what.trials)
+                return
+            with studying.trying(what.trials) as tell:
+                trials = search(what, place, jobs=jobs, watch=studying.silent, tell=tell, stop=stop)
+    except StoppedError:
+        interrupted(stop.code)
+    except KeyboardInterrupt:
+        interrupted(stop.code)
+    write_all(collect(what.plan(trials), place), place)
+    top = max((each for each in trials if each.state == "complete"), key=lambda each: each.accuracy, default=None)
+    if top is None:
+        fail("no trial came to its end", 1)
+    console.print(f"highest mean: {top.variant}, accuracy {top.accuracy:.2%}", soft_wrap=True, markup=False)
+    console.print(f"use it: --set {shlex.join(top.words)}", soft_wrap=True, markup=False)
+    console.print(f"report  {place / 'report.html'}", soft_wrap=True, markup=False)
+
+
+def _tell_best(results: Results, settings: Mapping[str, Sequence[str]]) -> None:
+    """The settings with the highest mean, and which ones are level with them."""
+    from fedkeel.cli.console import console
+    from fedkeel.study.sweep import ranking
+
+    for scene in results.scenes:
+        found = [line for line in ranking(results) if line.scene == scene]
+        if not found:
+            continue
+        top = found[0]
+        level = [line.variant for line in found[1:] if line.standing == "level"]
+        sure = f"; level with it: {'; '.join(level)}" if level else ""
+        where = f" in {scene}" if scene else ""
+        console.print(f"highest mean{where}: {top.variant}{sure}", soft_wrap=True, markup=False)
+        console.print(f"use it: --set {shlex.join(settings[top.variant])}", soft_wrap=True, markup=False)

@@ -1,0 +1,82 @@
+"""Learning curves over several seeds: one line, and the range that the seeds lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedkeel.errors import InputError, unknown
+from fedkeel.study.plan import At
+from fedkeel.study.results import Outcome, State, scale
+
+Numbers = NDArray[np.float64]
+SCALES: tuple[At, ...] = get_args(At)
+ORDER: tuple[State, ...] = ("finished", "going on", "failed")
+"""Runs of the first state that any is in are drawn."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A value over a scale. All arrays have the same length, which is zero where no stretch is common to all seeds."""
+
+    x: Numbers
+    mean: Numbers
+    low: Numbers
+    """The lowest of the seeds, not a bound of an interval."""
+    high: Numbers
+    """The highest of them."""
+    count: int
+    """Seeds that have such values."""
+
+
+def mean_curve(outcomes: Sequence[Outcome], x: str, y: str, points: int = 200) -> Curve:
+    """The mean of a column of the history over a scale (`time`, `rounds`, `uploads` or `bytes`).
+
+    Between two evaluations, a run has the value of the earlier one. The curve is drawn where all seeds have a value and
+    none has ended: at every evaluation of any of them, or, if these are more than `points`, at so many places that are
+    equally far apart.
+
+    It is that of the finished runs; while none is finished, of those that are going on; and of failed ones only where
+    there are no others. So a run that has just begun, or that broke off, does not cut the curve short.
+    """
+    if x not in SCALES:
+        raise unknown("x", x, SCALES)
+    if points < 2:
+        raise InputError(f"points: {points} is not accepted; accepted: 2 or more")
+    found = {
+        state: [line for each in outcomes if each.state == state and (line := _line(each, x, y))] for state in ORDER
+    }
+    lines = next(filter(None, found.values()), [])
+    places = _places([line[0] for line in lines], points)
+    values = np.stack([_stairs(*line, places) for line in lines]) if lines else np.empty((1, 0))
+    return Curve(places, values.mean(0), values.min(0), values.max(0), len(lines))
+
+
+def _line(outcome: Outcome, x: At, y: str) -> tuple[Numbers, Numbers] | None:
+    """A run's own curve, without evaluations that have no such value; None if none has."""
+    record = outcome.record
+    if record is None:
+        return None
+    with record.told_if_damaged("history.jsonl"):
+        places = np.array([scale(row, x) for row in record.history], float)
+        values = np.array(record.column(y), float)
+    known = ~np.isnan(values)
+    return (places[known], values[known]) if known.any() else None
+
+
+def _places(lines: Sequence[Numbers], points: int) -> Numbers:
+    if not lines:
+        return np.empty(0)
+    first, last = max(line[0] for line in lines), min(line[-1] for line in lines)
+    union = np.unique(np.concatenate(lines))
+    union = union[(union >= first) & (union <= last)]
+    return union if len(union) <= points else np.linspace(first, last, points)
+
+
+def _stairs(x: Numbers, y: Numbers, places: Numbers) -> Numbers:
+    """At each place, the value of the last evaluation at or before it."""
+    return y[np.searchsorted(x, places, side="right") - 1]

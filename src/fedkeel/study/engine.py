@@ -1,0 +1,185 @@
+"""Runs a plan: several runs at a time, what is finished is not repeated, and what fails does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from fedkeel.errors import InputError, StoppedError
+from fedkeel.local.build import cores
+from fedkeel.record.folder import complete
+from fedkeel.runner.memory import free_bytes
+from fedkeel.runner.stopping import Stop
+from fedkeel.study.crew import DIED, Crew
+from fedkeel.study.plan import Case, place_of
+from fedkeel.study.settle import key
+from fedkeel.study.store import Store
+from fedkeel.study.tasks import Ended, Estimate, Moved, Refused, RunTask, Settled, SettleTask
+
+T = TypeVar("T")
+Watcher = Callable[["Begun | Moved | Ended"], None]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What is going to be done."""
+
+    cases: Sequence[Case]
+    """Those that are left, in this order."""
+    total: int
+    """Of the whole plan."""
+    estimates: Mapping[str, Estimate]
+    """By the names of the cases, as far as something was measured."""
+    jobs: int
+    """Runs at a time."""
+    notes: Sequence[str] = ()
+    """What a user should know."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Real ones that all of it takes about, if that can be said."""
+        known = [self.estimates[case.name].seconds for case in self.cases if case.name in self.estimates]
+        if not known or len(known) < len(self.cases):
+            return None
+        return max(sum(known) / self.jobs, *known)
+
+    @property
+    def bytes(self) -> int | None:
+        """Memory of all runs that go on at a time, if that can be said."""
+        known = [each.bytes for each in self.estimates.values()]
+        return max(known) * min(self.jobs, len(self.cases)) if known else None
+
+
+def execute(
+    cases: Sequence[Case],
+    store: Path,
+    *,
+    jobs: int | None = None,
+    watch: Watcher | None = None,
+    stop: Stop | None = None,
+    sinks: Sequence[str] = (),
+    ready: Callable[[], None] = lambda: None,
+    estimate: bool = True,
+    dry: bool = False,
+) -> Begun:
+    """Run what is not finished yet into `store`; with `dry`, only find out what that would take.
+
+    A failed run is recorded. When a stop is asked for, runs end after their round, and `StoppedError` says so. `ready`
+    is called when nothing is known to be wrong, before the first run. Without `estimate`, runs that say how they train
+    are not measured beforehand.
+    """
+    place, stop = Store(store), stop or Stop()
+    tell = watch or (lambda _: None)
+    left = _in_order([case for case in cases if not complete(place.folder(case.name)) and not place.final(case.name)])
+    size = jobs or max(1, min(cores(), len(left)))
+    with nullcontext() if dry else place.alone(), Crew(size) as crew:
+        stop.heard = True
+        try:
+            settled = _settle(crew, left, place, stop, estimate, keep=not dry)
+            begun = _fitting(Begun(left, len(cases), settled.estimates, size), jobs is not None)
+            crew.size = begun.jobs
+            if not dry:
+                ready()
+            tell(begun)
+            if not dry:
+                _run(crew, begun, settled.failed, place, stop, tell, tuple(sinks))
+        finally:
+            stop.heard = False
+    return begun
+
+
+def _in_order(cases: Sequence[Case]) -> list[Case]:
+    """All variants with the first seed, then with the next: what is there early is a whole comparison."""
+    return sorted(cases, key=lambda case: case.seed)
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """How runs train, and which cannot be run."""
+
+    estimates: dict[str, Estimate]
+    """By the names of the cases."""
+    failed: dict[str, str]
+    """Why, by the names of the cases."""
+
+
+def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool) -> _Settled:
+    """How each run trains; runs that differ in their seed alone do so in the same way, also after a restart.
+
+    Bad input is refused. What fails in another way, such as the user's code, fails these runs alone.
+    """
+    keys = {case.name: key(case.experiment) for case in cases}
+    found, failed = store.estimates(), dict[str, str]()
+    variants = {keys[case.name]: case for case in reversed(cases)}
+    asked = {name: c for name, c in variants.items() if estimate or not c.experiment.executor.completed.settled}
+    tasks = [SettleTask(name, case.experiment) for name, case in asked.items() if name not in found]
+    for _, reply in crew.work(tasks, stop):
+        if isinstance(reply, Settled):
+            found[reply.key] = reply.estimate
+            continue
+        assert isinstance(reply, Refused)
+        if reply.exit_code == InputError.exit_code:
+            case = variants[reply.key]
+            raise InputError(f"{place_of(case.scene, case.variant)}: {reply.error}")
+        failed[reply.key] = reply.error
+    if stop.asked:
+        raise StoppedError("stopped before the first run")
+    if keep and tasks:
+        store.keep_estimates(found)
+
+    def by_name(told: Mapping[str, T]) -> dict[str, T]:
+        return {case.name: told[keys[case.name]] for case in cases if keys[case.name] in told}
+
+    return _Settled(by_name(found), by_name(failed))
+
+
+def _fitting(begun: Begun, asked: bool) -> Begun:
+    """With fewer runs at a time, if memory is short."""
+    needed, free = begun.bytes, free_bytes()
+    if needed is None or needed <= free:
+        return begun
+    each = max(1, needed // begun.jobs)
+    most = max(1, free // each)
+    told = f"{begun.jobs} runs at a time take about {needed / 1e9:.2g} GB of memory, and {free / 1e9:.2g} GB are free"
+    if asked or most >= begun.jobs:
+        return Begun(begun.cases, begun.total, begun.estimates, begun.jobs, [told])
+    return Begun(
+        begun.cases,
+        begun.total,
+        begun.estimates,
+        most,
+        [f"{told}; so {most} run{'s go' if most > 1 else ' goes'} on at a time"],
+    )
+
+
+def _run(
+    crew: Crew,
+    begun: Begun,
+    failed: Mapping[str, str],
+    store: Store,
+    stop: Stop,
+    tell: Watcher,
+    sinks: tuple[str, ...],
+) -> None:
+    tasks = []
+    for name, error in failed.items():
+        store.fail(name, "SettleError", error)
+        tell(Ended(name, "failed", "SettleError", error))
+    for case in begun.cases:
+        if case.name in failed:
+            continue
+        store.forget(case.name)
+        estimate = begun.estimates.get(case.name)
+        experiment = case.experiment.replace(executor=estimate.executor) if estimate else case.experiment
+        tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks))
+    for _, reply in crew.work(tasks, stop):
+        assert isinstance(reply, Moved | Ended)
+        if isinstance(reply, Ended) and reply.state == "failed" and not (stop.asked and reply.kind == DIED):
+            store.fail(reply.name, reply.kind, reply.error)
+        tell(reply)
+    if stop.asked:
+        left = sum(not complete(store.folder(case.name)) for case in begun.cases)
+        raise StoppedError(f"stopped; {left} of {begun.total} runs are left, and the same command goes on from here")

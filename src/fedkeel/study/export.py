@@ -1,0 +1,216 @@
+"""Tables of a comparison as files: CSV, Parquet, LaTeX, Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from fedkeel.errors import InputError
+from fedkeel.record.durable import whole
+from fedkeel.study.plan import Measure
+from fedkeel.study.results import UNITS, Results
+from fedkeel.study.statistics import Difference, Interval
+from fedkeel.study.table import Line, by_scene, columns, evaluations, run_columns
+
+What = Literal["table", "runs", "history"]
+Format = Literal["csv", "parquet", "latex", "markdown"]
+SUFFIXES: dict[str, Format] = {".csv": "csv", ".parquet": "parquet", ".tex": "latex", ".md": "markdown"}
+ROWS: dict[What, Callable[[Results], list[dict[str, Any]]]] = {
+    "table": columns,
+    "runs": run_columns,
+    "history": evaluations,
+}
+MOST_PLACES = 6
+"""Scenes whose places a caption names one by one."""
+_LATEX = str.maketrans(
+    {**{letter: f"\\{letter}" for letter in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"\\": r"\textbackslash{}"}
+)
+
+
+def export(results: Results, path: Path, what: What = "table", form: Format | None = None) -> Path:
+    """Write a file in the format that is asked for, or that its name ends in."""
+    form = form or SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        raise InputError(
+            f"out: {path.name} has no ending that says a format; accepted: {', '.join(SUFFIXES)}, or --format"
+        )
+    if form == "parquet":
+        _parquet(ROWS[what](results), path)
+    else:
+        write(path, told(results, what, form))
+    return path
+
+
+def told(results: Results, what: What, form: Format) -> str:
+    """The content of a file of text."""
+    if form == "csv":
+        return as_csv(ROWS[what](results))
+    if what != "table":
+        raise InputError(f"format: {form} is not accepted for {what}; accepted: csv or parquet")
+    return latex(results) if form == "latex" else markdown(results)
+
+
+def write(path: Path, text: str) -> None:
+    """A whole file, or none."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(f"out: {path} cannot be written ({error.strerror}); accepted: a file that can") from None
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per row; numbers with all their digits, nothing where there is no value."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(
+            "format: parquet needs the package pyarrow; install it with pip install 'fedkeel[parquet]', or choose csv"
+        ) from None
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    types = {"seed": pyarrow.uint64()}  # the largest do not fit into the type that would be guessed
+    table = pyarrow.table({name: pyarrow.array([row.get(name) for row in rows], types.get(name)) for name in names})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as partial:
+            pyarrow.parquet.write_table(table, partial)
+    except OSError as error:
+        raise InputError(f"out: {path} cannot be written ({error.strerror}); accepted: a file that can") from None
+
+
+def markdown(results: Results) -> str:
+    """A table per scene; the best one is bold, and those level with the highest mean are marked by a dot."""
+    parts = []
+    for scene, found in by_scene(results).items():
+        header, rows = cells(results.measure, found, lambda text: f"**{text}**", "·")
+        told = [f"**{_plain(scene)}**\n"] if scene else []
+        told += ["| " + " | ".join(map(_plain, header)) + " |", "|---|" + "--:|" * (len(header) - 1)]
+        told += ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows]
+        parts.append("\n".join(told))
+    return "\n\n".join([*parts, caption(results)]) + "\n"
+
+
+def latex(results: Results) -> str:
+    """The same as tabulars for the package booktabs."""
+    parts = []
+    for scene, found in by_scene(results).items():
+        header, rows = cells(results.measure, found, lambda text: f"\x01{text}\x02", "\x03")
+        told = [rf"% {scene}".translate({10: " "})] if scene else []
+        told += [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule"]
+        told += [" & ".join(map(_escaped, header)) + r" \\", r"\midrule"]
+        told += [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
+        told += [r"\bottomrule", r"\end{tabular}"]
+        parts.append("\n".join(told))
+    return "\n\n".join(parts) + f"\n% {caption(results)}\n"
+
+
+def _escaped(text: str) -> str:
+    marks = {"\x01": r"\textbf{", "\x02": "}", "\x03": r"$\cdot$", "±": r"$\pm$", "−": "$-$"}
+    text = text.translate(_LATEX)
+    for mark, told in marks.items():
+        text = text.replace(mark, told)
+    return text
+
+
+def _plain(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def cells(
+    measure: Measure, found: Sequence[Line], bold: Callable[[str], str], level: str, brief: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """(Header, rows) of a scene's lines as words; what no variant has is left out. A brief table fits a terminal."""
+    goal = f"to {100 * measure.target:.4g}%" if measure.target is not None else ""
+    kinds: dict[str, Callable[[Line], str]] = {
+        "accuracy, %": lambda line: percent(line.accuracy),
+        f"against {measure.reference}": lambda line: points(line.difference, brief),
+        f"rounds {goal}": lambda line: _to_target(line, line.rounds_to_target),
+        f"virtual seconds {goal}": lambda line: _to_target(line, line.seconds_to_target),
+        f"MB {goal}": lambda line: _to_target(line, line.bytes_to_target, 1e-6),
+        "clients, %": lambda line: percent(line.client_accuracy),
+        "worst tenth, %": lambda line: percent(line.worst_decile),
+        "failed": lambda line: f"{line.failed} of {line.finished + line.failed}" if line.failed else "",
+    }
+    if brief:
+        del kinds["clients, %"], kinds["worst tenth, %"], kinds[f"rounds {goal}"]
+    kinds = {name: tell for name, tell in kinds.items() if (goal or not name.endswith(" ")) and any(map(tell, found))}
+    rows = []
+    for line in found:
+        row = [line.variant, *(tell(line) for tell in kinds.values())]
+        if line.standing == "best":
+            row[1] = bold(row[1])
+        elif line.standing == "level":
+            row[1] = f"{row[1]} {level}"
+        rows.append(row)
+    return ["", *kinds], rows
+
+
+def percent(found: Interval | None) -> str:
+    """`81.23 ± 0.45`."""
+    if found is None:
+        return ""
+    return f"{100 * found.mean:.2f}" + (f" ± {100 * found.half:.2f}" if found.half is not None else "")
+
+
+def points(found: Difference | None, brief: bool = False) -> str:
+    """`+1.20 (+0.40 to +2.00)`, or briefly `+1.20`."""
+    if found is None:
+        return ""
+    if brief:
+        return f"{100 * found.mean:+.2f}"
+    span = (
+        f" ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
+        if found.low is not None and found.high is not None
+        else ""
+    )
+    return f"{100 * found.mean:+.2f}{span}"
+
+
+def _to_target(line: Line, found: Interval | None, factor: float = 1.0) -> str:
+    if found is None:
+        return "not reached" if line.finished else ""
+    some = f" ({line.reached} of {line.finished})" if line.reached < line.finished else ""
+    return f"{factor * found.mean:,.4g}{some}" if factor * found.mean < 1e4 else f"{factor * found.mean:,.0f}{some}"
+
+
+def _places(results: Results) -> str:
+    """Where the runs of each scene are compared."""
+    unit = UNITS[results.measure.at]
+    if len(results.limits) > MOST_PLACES:
+        return f"at equal {unit} in each scene"
+    told = (f"{limit:,.6g} in {scene}" for scene, limit in results.limits.items() if isfinite(limit))
+    return f"at equal {unit} in each scene ({', '.join(told)})"
+
+
+def caption(results: Results) -> str:
+    """Where runs are compared, over which seeds, and what the marks mean."""
+    measure = results.measure
+    seeds = ", ".join(map(str, results.seeds))
+    where = {f"{limit:,.6g}" for limit in results.limits.values() if isfinite(limit)}
+    place = f"at {where.pop()} {UNITS[measure.at]}" if len(where) == 1 else _places(results)
+    if results.stopped == {*results.limits}:
+        place = "at the end of each run"
+    last = f" (mean of the last {measure.last} evaluations)" if measure.last > 1 else ""
+    told = [f"Test accuracy {place}{last}, seed{'s' if len(results.seeds) > 1 else ''} {seeds}."]
+    if len(results.seeds) == 1:
+        return f"{told[0]} Differences may be noise."
+    told.append("± and ranges: 95 % intervals over seeds, not corrected for the number of comparisons.")
+    if len(results.variants) > 1:
+        told.append("Best: clear of all others, corrected for their number. A dot: level with the highest mean.")
+    return " ".join(told)

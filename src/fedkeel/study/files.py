@@ -1,0 +1,205 @@
+"""Comparisons as files and commands describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from fedkeel.config import yamltext
+from fedkeel.config.experiment import Experiment
+from fedkeel.config.section import Count, Section, Share, explain
+from fedkeel.config.spelling import flow
+from fedkeel.errors import InputError, label, shown
+from fedkeel.methods import find
+from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at
+
+MARKS = ("variants", "scenes")
+"""Keys by which a file is a comparison rather than an experiment."""
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Settings = dict[str, list[str]]
+
+
+class StudyFile(Section):
+    """A file that names an experiment, scenes and variants, each with settings on top as on the command line."""
+
+    about: str = ""
+    """What is compared: the title."""
+    base: str | dict[str, Any] = Field(default_factory=dict)
+    """The experiment: a file, or its settings."""
+    scenes: Settings = Field(default_factory=dict)
+    variants: Settings = Field(default_factory=dict)
+    seeds: list[Seed] | None = None
+    fewer_seeds: dict[str, list[Seed]] = Field(default_factory=dict)
+    """The seeds of variants that run with fewer."""
+    at: At | None = None
+    until: Annotated[float, Field(gt=0)] | None = None
+    """Where runs are compared on that scale, if not at the end of the shortest."""
+    last: Count = 1
+    """Evaluations whose mean is called the final accuracy."""
+    target: Share | None = None
+    reference: str | None = None
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in self.fewer_seeds:
+            if name not in self.variants:
+                raise InputError(f"fewer_seeds: {label(name)} is no variant; accepted: {', '.join(self.variants)}")
+            seeds = [0, 1, 2] if self.seeds is None else self.seeds
+            if not {*self.fewer_seeds[name]} & {*seeds}:
+                raise InputError(
+                    f"fewer_seeds: {label(name)} would run with no seed; accepted: one of {', '.join(map(str, seeds))}"
+                )
+            check_seeds(self.fewer_seeds[name])
+        return self
+
+    @classmethod
+    def read(cls, path: Path | None) -> StudyFile:
+        """A comparison, or an experiment to compare methods on; without a file, the default experiment."""
+        if path is None:
+            return cls()
+        values = yamltext.read(path)
+        if not _is_marked(values):
+            return cls(base=values)
+        found = cls(**{str(key): value for key, value in values.items()})
+        if isinstance(found.base, str):
+            inside = yamltext.read(path.parent / found.base)
+            return found.model_copy(update={"base": inside})
+        return found
+
+
+def is_study(path: Path) -> bool:
+    """Whether a file describes a comparison rather than an experiment."""
+    return _is_marked(yamltext.read(path))
+
+
+def _is_marked(values: Mapping[Any, Any]) -> bool:
+    return any(mark in values for mark in MARKS)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse none at all, and one that is given twice."""
+    if not seeds or len({*seeds}) < len(seeds):
+        raise InputError(f"seeds: {shown([*seeds])} is not accepted; accepted: different numbers, at least one")
+
+
+def comparison(
+    given: StudyFile,
+    overrides: Sequence[str] = (),
+    algorithms: Sequence[str] = (),
+    seeds: Sequence[int] | None = None,
+    vary: Sequence[str] = (),
+    only: Sequence[str] = (),
+    at: At | None = None,
+    target: float | None = None,
+    reference: str | None = None,
+    command: str = "",
+) -> Comparison:
+    """The plan: what a command says stands above what the file says."""
+    assert isinstance(given.base, dict)
+    base = Experiment.build(given.base, overrides)
+    variants = _variants(given, base, algorithms, only)
+    scenes = _varied(given.scenes or {"": []}, vary)
+    drawn = [*seeds] if seeds is not None else [0, 1, 2] if given.seeds is None else given.seeds
+    check_seeds(drawn)
+    if target is not None and not 0 < target <= 1:
+        raise InputError(f"target: {target:g} is not accepted; accepted: an accuracy above 0 and at most 1")
+    fewer = {name: [seed for seed in few if seed in drawn] for name, few in given.fewer_seeds.items()}
+    settings = {name: [*overrides, *around] for name, around in scenes.items()}
+    cases = cross(given.base, settings, variants, drawn, fewer if seeds is None else {})
+    usual = given.at or default_at(case.experiment for case in cases)
+    scale = at or usual
+    measure = Measure(
+        at=scale,
+        until=(given.until if scale == usual else None) or _limit(cases, scale),
+        last=given.last,
+        target=target or given.target or base.target_accuracy,
+        reference=reference or _asked_reference(given, variants) or _reference(variants),
+    )
+    return Comparison(given.about or _title(base, variants), cases, measure, command)
+
+
+def _variants(
+    given: StudyFile, base: Experiment, algorithms: Sequence[str], only: Sequence[str]
+) -> Mapping[str, Sequence[str]]:
+    if algorithms and given.variants:
+        raise InputError("algorithms: the file has variants; accepted: only one of them (--only chooses variants)")
+    if len({*algorithms}) < len(algorithms):
+        raise InputError(f"algorithms: {', '.join(algorithms)}: one is named twice; accepted: each once")
+    for name in algorithms:
+        find(name, "algorithms")
+    if given.variants:
+        chosen = chosen_variants(given.variants, only)
+        return {name: given.variants[name] for name in chosen}
+    if only:
+        raise InputError("only: there are no variants to choose from; accepted: --algorithms, or a file with variants")
+    if algorithms:
+        return {name: [f"algorithm={name}"] for name in algorithms}
+    return {str(base.algorithm.label): []}
+
+
+def chosen_variants(variants: Mapping[str, Any], only: Sequence[str]) -> list[str]:
+    """Those that are named, or all."""
+    for name in only:
+        if name not in variants:
+            raise InputError(f"only: {label(name)} is no variant; accepted: {'; '.join(variants)}")
+    return [name for name in variants if not only or name in only]
+
+
+def _varied(scenes: Mapping[str, Sequence[str]], vary: Sequence[str]) -> dict[str, list[str]]:
+    """Every scene with every combination of values."""
+    lists = [values(word) for word in vary]
+    keys = [key for key, _ in lists]
+    if len({*keys}) < len(keys):
+        raise InputError(f"vary: {', '.join(keys)}: one is given twice; accepted: each once")
+    found = {}
+    for (scene, around), *chosen in product(scenes.items(), *([(key, v) for v in each] for key, each in lists)):
+        told = [f"{key}={value}" for key, value in chosen]
+        found[", ".join(filter(None, [scene, *told]))] = [*around, *told]
+    return found
+
+
+def values(word: str) -> tuple[str, list[str]]:
+    """`local.lr=0.01,0.1` as (key, [values]); a value that holds commas stands in brackets or quotes."""
+    key, equals, text = word.partition("=")
+    if not equals or not key or not text:
+        raise InputError(f"{shown(word)} is not accepted; accepted: KEY=VALUE,VALUE, such as local.lr=0.01,0.1")
+    told = yamltext.parse(key, f"[{text}]")
+    if not isinstance(told, list) or not told:
+        raise InputError(f"{label(key)}: {shown(text)} is not accepted; accepted: values with commas between them")
+    found = [flow(value) for value in told]
+    if len({*found}) < len(found):
+        raise InputError(f"{label(key)}: {shown(text)}: a value is given twice; accepted: each once")
+    return key, found
+
+
+def _limit(cases: Sequence[Case], at: At) -> float | None:
+    """The virtual clock's end, where runs are compared by the clock and all have the same."""
+    limits = {case.experiment.limit_seconds for case in cases}
+    return limits.pop() if at == "time" and len(limits) == 1 else None
+
+
+def _asked_reference(given: StudyFile, variants: Mapping[str, Any]) -> str | None:
+    """The file's, unless it is one of its variants that were not chosen."""
+    left_out = given.reference in given.variants and given.reference not in variants
+    return None if left_out else given.reference
+
+
+def _reference(variants: Mapping[str, Any]) -> str | None:
+    """FedAvg where it takes part, else the first."""
+    names = list(variants)
+    return next((name for name in names if name.lower() == "fedavg"), names[0]) if len(names) > 1 else None
+
+
+def _title(base: Experiment, variants: Mapping[str, Any]) -> str:
+    what = " and ".join([", ".join([*variants][:-1]), [*variants][-1]]) if len(variants) > 1 else "".join(variants)
+    return f"{what} on {base.dataset.name} with {base.model.name}"

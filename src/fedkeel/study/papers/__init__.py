@@ -1,0 +1,1 @@
+"""The tables and figures of five papers: their settings, their printed figures, and how to run them smaller."""

@@ -1,0 +1,186 @@
+"""From tables and figures to runs: which ones, how small, on which data; equal runs of several items are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedkeel.config.experiment import Experiment
+from fedkeel.config.spelling import put
+from fedkeel.data import datasets
+from fedkeel.data.datasets.registry import ENTRIES
+from fedkeel.data.sources.layout import find
+from fedkeel.errors import InputError, label
+from fedkeel.study.papers import few, standin
+from fedkeel.study.papers.catalogue import Cell, Item, Settings, matching
+from fedkeel.study.papers.scales import Scale, Scaled, scaled, scales
+from fedkeel.study.plan import Case
+from fedkeel.study.settle import key
+
+CORES = 2
+"""Whose hours a small item may take."""
+_DIGEST = 10
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell of an item, and its runs: one for each seed, and none where the row is left out."""
+
+    cell: Cell
+    cases: tuple[Case, ...]
+    smaller: tuple[str, ...]
+    """What was scaled down, in words."""
+    stand_in: str = ""
+    """What takes the place of the data set, if something does."""
+    seconds: float | None = None
+    """Of all its runs on one core, about."""
+    left_out: str = ""
+    """Why it is not run, if so."""
+
+    @property
+    def dataset(self) -> str:
+        """As the paper has it."""
+        return str(self.cell.settings["dataset.name"])
+
+
+@dataclass(frozen=True)
+class ItemPlan:
+    """An item, and what is run for it."""
+
+    item: Item
+    scale: Scale
+    cells: tuple[Planned, ...]
+
+    @property
+    def of_data(self) -> bool:
+        """Whether it is about data alone, so that nothing is trained."""
+        return self.item.shows == ("Wasserstein distance",)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of all its runs on one core, about, if that can be said."""
+        each = [cell.seconds for cell in self.cells if not cell.left_out]
+        known = [seconds for seconds in each if seconds is not None]
+        return sum(known) if known and len(known) == len(each) else None
+
+
+def plan(
+    items: Sequence[Item], scale: Scale, rows: Sequence[str] = (), seeds: Sequence[int] | None = None
+) -> list[ItemPlan]:
+    """What is run for the items; with words, only the rows that have them all, however long they take.
+
+    Items that are no results, or that cannot be reproduced, have no plan.
+    """
+    results = [item for item in items if item.cells]
+    chosen = {item.path: matching(item.rows, rows) for item in results}
+    if results and not any(chosen.values()):
+        known = dict.fromkeys(row for item in results for row in item.rows)
+        raise InputError(
+            f"--rows: no row has {' and '.join(map(label, rows))}; accepted: words of these: {'; '.join(known)}"
+        )
+    plans = []
+    for item in results:
+        cells = [cell for cell in item.cells if cell.row in chosen[item.path]]
+        if cells:
+            made = ItemPlan(item, scale, tuple(_planned(cell, item, scale, seeds) for cell in cells))
+            plans.append(made if rows or scale != "small" else _within_hours(made))
+    return plans
+
+
+def cases(plans: Iterable[ItemPlan]) -> tuple[Case, ...]:
+    """Of all plans, those that are trained; each once."""
+    found = {
+        case.name: case
+        for made in plans
+        if not made.of_data
+        for cell in made.cells
+        if not cell.left_out
+        for case in cell.cases
+    }
+    return tuple(found.values())
+
+
+def fetched(plans: Sequence[ItemPlan]) -> list[ItemPlan]:
+    """Data sets are fetched where they are missing; rows whose data cannot be had are left out, and say why.
+
+    Where nothing would be left, that is an error.
+    """
+    names = {c.dataset for made in plans for c in made.cells if not (c.left_out or c.stand_in) and c.cases}
+    refused = {name: reason for name in sorted(names) if (reason := _refusal(name))}
+    if refused and refused.keys() == names:
+        raise InputError("; ".join(refused.values()))
+    return [
+        replace(made, cells=tuple(_without(cell, _lacking(cell, refused)) for cell in made.cells)) for made in plans
+    ]
+
+
+def is_cached(name: str) -> bool:
+    """Whether a data set is on this machine."""
+    entry = ENTRIES[name]
+    return find(entry.root, entry.layouts) is not None
+
+
+def _refusal(name: str) -> str | None:
+    try:
+        datasets.get(name)
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def _lacking(cell: Planned, refused: Mapping[str, str]) -> str:
+    return "" if cell.stand_in else refused.get(cell.dataset, "")
+
+
+def _without(cell: Planned, why: str) -> Planned:
+    return replace(cell, left_out=why) if why and not cell.left_out else cell
+
+
+def _planned(cell: Cell, item: Item, scale: Scale, seeds: Sequence[int] | None) -> Planned:
+    if not cell.exists:
+        return Planned(cell, (), (), left_out="the paper has no such run")
+    smaller = scaled(cell.settings, scale, item.entry.keep)
+    dataset = cell.settings["dataset.name"]
+    settings, absent = smaller.settings, False
+    if scale == "tiny":
+        absent = not is_cached(dataset)
+        source = standin.function(dataset) if absent else few.function(dataset)
+        settings = {**settings, "dataset.name": source}
+    runs = tuple(_case(cell, settings, seed) for seed in seeds or range(smaller.seeds))
+    told = standin.about(dataset) if absent else ""
+    return Planned(cell, runs, _marks(smaller, absent), told, _times(smaller.seconds, len(runs)))
+
+
+def _marks(smaller: Scaled, absent: bool) -> tuple[str, ...]:
+    """Where data is not there, nothing is said of how much of it is used."""
+    return tuple(mark for mark in smaller.smaller if not (absent and "samples" in mark))
+
+
+def _times(seconds: float | None, count: int) -> float | None:
+    return None if seconds is None else seconds * count
+
+
+def _case(cell: Cell, settings: Settings, seed: int) -> Case:
+    values: dict[str, Any] = {}
+    for name in sorted(settings, key=lambda name: name.count(".")):
+        put(values, name.split("."), settings[name])
+    experiment = Experiment.build({**values, "seed": seed})
+    words = [cell.settings["dataset.name"], experiment.model.name, experiment.partition.kind, experiment.algorithm.name]
+    return Case(f"{'-'.join(words)}-{key(experiment)[:_DIGEST]}-seed{seed}", cell.row, cell.column, seed, experiment)
+
+
+def _within_hours(made: ItemPlan) -> ItemPlan:
+    """The quickest rows that fit into the hours of a small item, at least one; the others are left out."""
+    budget = scales().small.hours * 3600 * CORES
+    each: dict[str, float] = {}
+    for cell in made.cells:
+        each[cell.cell.row] = each.get(cell.cell.row, 0.0) + (cell.seconds or 0.0)
+    left_out, used = {}, 0.0
+    for place, (row, seconds) in enumerate(sorted(each.items(), key=lambda pair: pair[1])):
+        used += seconds
+        if place and used > budget:
+            left_out[row] = (
+                f"left out: it takes about {seconds / 3600 / CORES:.2g} hours; --rows with its words runs it"
+            )
+    return replace(made, cells=tuple(_without(cell, left_out.get(cell.cell.row, "")) for cell in made.cells))

@@ -1,0 +1,173 @@
+"""A paper's setting made smaller: by a rule for each data set and model, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+from fedkeel.config import yamltext
+from fedkeel.config.section import Count, Section, Size, make
+from fedkeel.data.datasets.registry import ENTRIES
+from fedkeel.errors import InputError
+from fedkeel.study.papers.catalogue import Settings
+
+Scale = Literal["tiny", "small", "full"]
+_EXECUTOR = {"kind": "serial", "stack": 0, "native": False, "channels_last": False}
+"""Of the smallest runs: to measure which one is best would take longer than they do."""
+_BUFFERS = ("algorithm.buffer_size", "algorithm.minimum")
+"""Updates that a server waits for: it would wait for ever if a run had fewer."""
+_FEWEST = 4
+"""Clients that are left."""
+
+
+class Rule(Section):
+    """What is left of a setting."""
+
+    milliseconds: Size
+    """That a sample takes to train on one core."""
+    rounds: Count = 1_000_000
+    """At most."""
+    train: Count | None = None
+    test: Count | None = None
+    evaluate_every: Count = 1
+    seeds: Count | None = None
+
+
+class Full(Section):
+    """The paper's setting."""
+
+    seeds: Count
+
+
+class Tiny(Full):
+    """As little as works; see the file."""
+
+    rounds: Count
+    epochs: Count
+    samples: Count
+    test: Count
+    divide_share: Count
+    divide_all: Count
+    divide_count: Count
+
+
+class Small(Full):
+    """An honest experiment for two cores."""
+
+    hours: Size
+    rules: dict[str, Rule]
+
+
+class Scales(Section):
+    """All of them."""
+
+    full: Full
+    tiny: Tiny
+    small: Small
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A setting at a scale."""
+
+    settings: Settings
+    seeds: int
+    smaller: tuple[str, ...]
+    """What was scaled down, in words."""
+    seconds: float | None = None
+    """Of one run on one core, about, where there is a rule for it."""
+
+
+@cache
+def scales() -> Scales:
+    """As the file has them."""
+    return make(Scales, yamltext.read(Path(str(resources.files(__package__) / "scales.yaml"))), "scales")
+
+
+def scaled(settings: Settings, scale: Scale, keep: Sequence[str] = ()) -> Scaled:
+    """The setting at that scale; what is to be kept stays as the paper has it."""
+    match scale:
+        case "full":
+            return Scaled(settings, scales().full.seeds, (), _seconds(settings))
+        case "small":
+            changed, seeds = _small(settings)
+            return Scaled(changed, seeds, _told(settings, changed), _seconds(changed))
+        case "tiny":
+            changed = _tiny(settings, keep)
+            return Scaled(changed, scales().tiny.seeds, _told(settings, changed))
+
+
+def _rule(settings: Settings) -> Rule:
+    name = f"{settings['dataset.name']}+{settings['model.name']}"
+    if name not in scales().small.rules:
+        raise InputError(f"scale: small has no rule for {name}; accepted: tiny or full")
+    return scales().small.rules[name]
+
+
+def _small(settings: Settings) -> tuple[dict[str, Any], int]:
+    rule = _rule(settings)
+    changed = {**settings, "rounds": min(settings["rounds"], rule.rounds), "evaluate_every": rule.evaluate_every}
+    limits = {"dataset.train_limit": rule.train, "dataset.test_limit": rule.test}
+    return {**changed, **{key: value for key, value in limits.items() if value}}, rule.seeds or scales().small.seeds
+
+
+def _tiny(settings: Settings, keep: Sequence[str]) -> dict[str, Any]:
+    tiny = scales().tiny
+    epochs = settings["local.epochs"] if "local.epochs" in keep else min(tiny.epochs, settings["local.epochs"])
+    clients = _clients(settings)
+    changed = {
+        **settings,
+        **clients,
+        "rounds": min(tiny.rounds, settings["rounds"]),
+        "evaluate_every": tiny.rounds,
+        "local.epochs": epochs,
+        "dataset.train_limit": clients["clients"] * _samples(settings),
+        "dataset.test_limit": tiny.test,
+        "executor": _EXECUTOR,
+    }
+    if "fleet.tau_max" in settings:
+        changed["fleet.tau_max"] = min(settings["fleet.tau_max"], epochs - 1)
+    return {**changed, **{key: clients["per_round"] for key in _BUFFERS if key in settings}}
+
+
+def _clients(settings: Settings) -> dict[str, int]:
+    tiny = scales().tiny
+    if "per_round" in settings:
+        each = (settings[key] // tiny.divide_count for key in ("clients", "per_round"))
+        return dict(zip(("clients", "per_round"), (max(1, count) for count in each), strict=True))
+    divisor = tiny.divide_all if settings.get("participation", 1.0) == 1.0 else tiny.divide_share
+    return {"clients": max(_FEWEST, settings["clients"] // divisor)}
+
+
+def _samples(settings: Settings) -> int:
+    """Of a client; where it holds so many classes, there must be enough of each."""
+    classes: int = settings.get("partition.classes", 0)
+    return max(scales().tiny.samples, ceil(1.5 * classes))
+
+
+def _told(before: Settings, after: Mapping[str, Any]) -> tuple[str, ...]:
+    """The differences, in words."""
+    words = {"rounds": "rounds", "clients": "clients", "per_round": "clients a round", "local.epochs": "local epochs"}
+    told = [f"{before[key]} -> {after[key]} {what}" for key, what in words.items() if before.get(key) != after.get(key)]
+    sizes = ENTRIES[before["dataset.name"]].sizes
+    for which, size in zip(("train", "test"), sizes, strict=True):
+        limit = after.get(f"dataset.{which}_limit")
+        if limit is not None and limit < size:
+            told.append(f"{limit:,} of {size:,} {'training' if which == 'train' else 'test'} samples")
+    return tuple(told)
+
+
+def _seconds(settings: Settings) -> float:
+    """Training, and a test of a sample takes a third of what its training does."""
+    sizes = ENTRIES[settings["dataset.name"]].sizes
+    train, test = (settings.get(f"dataset.{w}_limit") or size for w, size in zip(("train", "test"), sizes, strict=True))
+    clients = settings["clients"]
+    part = settings["per_round"] / clients if "per_round" in settings else settings.get("participation", 1.0)
+    trained = settings["rounds"] * part * train * settings["local.epochs"]
+    tested = ceil(settings["rounds"] / settings.get("evaluate_every", 1)) * test / 3
+    return float((trained + tested) * _rule(settings).milliseconds / 1000)

@@ -1,0 +1,152 @@
+"""A plan of runs: every variant in every scene with every seed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+from fedkeel.config.experiment import Experiment
+from fedkeel.errors import InputError, label
+
+At = Literal["time", "rounds", "uploads", "bytes"]
+"""What runs have used up when they are compared: virtual seconds, rounds, uploads, or bytes up and down."""
+LONGEST_NAME = 80
+MOST_RUNS = 10_000
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How the runs of a plan are compared."""
+
+    at: At = "rounds"
+    until: float | None = None
+    """Where on that scale; by default at the end of the shortest run of a scene."""
+    last: int = 1
+    """Evaluations up to there whose mean is called the final accuracy."""
+    target: float | None = None
+    """An accuracy: what it took to get there is told as well."""
+    reference: str | None = None
+    """The variant that the others are compared with, seed by seed."""
+
+    def __post_init__(self) -> None:
+        if self.target is not None and not 0 < self.target <= 1:
+            raise InputError(f"target: {self.target:g} is not accepted; accepted: an accuracy above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of a plan."""
+
+    name: str
+    """Of its folder: the same whenever the plan is made again."""
+    scene: str
+    """Under which circumstances; empty where a plan has only one scene."""
+    variant: str
+    """What is compared: a method, or a setting of one."""
+    seed: int
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A plan of runs, and how they are compared."""
+
+    title: str
+    cases: tuple[Case, ...]
+    measure: Measure
+    command: str = ""
+    """Repeats it."""
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise InputError("comparison: it has no runs; accepted: at least one variant and one seed")
+        check_count(len(self.cases))
+        names = Counter(case.name.lower() for case in self.cases)
+        twice = next((case for case in self.cases if names[case.name.lower()] > 1), None)
+        if twice is not None:
+            raise InputError(
+                f"comparison: two runs are called {label(twice.name)} (variant {label(twice.variant)}, seed "
+                f"{twice.seed}); accepted: another name for one of them"
+            )
+        reference = self.measure.reference
+        if reference is not None and reference not in self.variants:
+            raise InputError(
+                f"reference: {label(reference)} is no variant of this comparison; accepted: {', '.join(self.variants)}"
+            )
+
+    @property
+    def scenes(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(case.scene for case in self.cases))
+
+    @property
+    def variants(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(case.variant for case in self.cases))
+
+    @property
+    def seeds(self) -> list[int]:
+        """In order."""
+        return sorted({case.seed for case in self.cases})
+
+
+def check_count(runs: int) -> None:
+    """Refuse more than anybody would run."""
+    if runs > MOST_RUNS:
+        raise InputError(f"comparison: {runs:,} runs are not accepted; accepted: at most {MOST_RUNS:,}")
+
+
+def cross(
+    base: Mapping[str, Any],
+    scenes: Mapping[str, Sequence[str]],
+    variants: Mapping[str, Sequence[str]],
+    seeds: Sequence[int],
+    only: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[Case, ...]:
+    """Every variant in every scene with every seed; `only` has the seeds of variants that run with fewer.
+
+    Scenes and variants are lists of settings as on the command line, which stand on top of the base, scenes first.
+    """
+    check_count(len(scenes) * len(variants) * len(seeds))
+    cases = []
+    for scene, around in scenes.items():
+        for variant, settings in variants.items():
+            for seed in (only or {}).get(variant, seeds):
+                experiment = _described(base, [*around, *settings], f"seed={seed}", place_of(scene, variant))
+                cases.append(Case(case_name(scene, variant, seed), scene, variant, seed, experiment))
+    return tuple(cases)
+
+
+def _described(base: Mapping[str, Any], settings: Iterable[str], seed: str, where: str) -> Experiment:
+    """Settings on top of each other: what comes later replaces what came before."""
+    last = {word.partition("=")[0]: word for word in settings}
+    if "seed" in last:
+        raise InputError(f"seed: {last['seed']} is not accepted here; accepted: --seeds, or seeds in the file")
+    try:
+        return Experiment.build(base, [*last.values(), seed])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def place_of(scene: str, variant: str) -> str:
+    """A cell of a comparison, in words."""
+    return label(f"{variant} in {scene}" if scene else variant)
+
+
+def default_at(experiments: Iterable[Experiment]) -> At:
+    """Equal virtual time as soon as one of the methods is asynchronous, else equal rounds."""
+    return "time" if any(each.pace != "barrier" for each in experiments) else "rounds"
+
+
+def case_name(scene: str, variant: str, seed: int) -> str:
+    """A folder's name; what had to be left out of a long or odd one is told apart by a digest."""
+    words = "-".join(filter(None, (scene, variant)))
+    plain = re.sub(r"[^A-Za-z0-9.%+=_]+", "-", words).strip("-.")
+    if plain != words.replace(", ", "-").replace(" ", "-") or len(plain) > LONGEST_NAME:
+        digest = sha256(f"{scene}\n{variant}".encode()).hexdigest()[:6]
+        plain = f"{plain[:LONGEST_NAME].strip('-.')}-{digest}".strip("-.")
+    return f"{plain}-seed{seed}"

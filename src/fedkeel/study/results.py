@@ -1,0 +1,286 @@
+"""What the runs of a comparison came to: read from their folders, and cut off where they are compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+from fedkeel.errors import InputError, label
+from fedkeel.record.folder import begun, complete
+from fedkeel.record.runs import RunRecord
+from fedkeel.record.schema import SUMMARY
+from fedkeel.study.plan import At, Comparison, Measure
+from fedkeel.study.store import Store
+
+LONGER = 1.25
+"""A run that is so many times as long as the shortest is told of."""
+State = Literal["finished", "failed", "going on", "not begun"]
+UNITS: dict[At, str] = {"time": "virtual seconds", "rounds": "rounds", "uploads": "uploads", "bytes": "bytes"}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run that is compared, and where it is."""
+
+    name: str
+    scene: str
+    variant: str
+    seed: int
+    folder: Path
+    failure: str | None = None
+    """Why it came to no end, if so."""
+
+
+@dataclass(frozen=True)
+class Outcome(Listed):
+    """What a run came to."""
+
+    state: State = "not begun"
+    record: RunRecord | None = None
+    """Its experiment and history; none before it has begun."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Of a finished run."""
+    kept: int = 0
+    """Evaluations up to where runs are compared."""
+    measure: Measure = field(default_factory=Measure)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """All evaluations."""
+        return self.record.history if self.record else []
+
+    @cached_property
+    def accuracy(self) -> float | None:
+        """The mean of the last evaluations up to where runs are compared."""
+        return self._mean("accuracy")
+
+    @cached_property
+    def loss(self) -> float | None:
+        """Likewise."""
+        return self._mean("loss")
+
+    def _mean(self, name: str) -> float | None:
+        if self.record is None or not self.kept:
+            return None
+        values = self.record.column(name)[max(0, self.kept - self.measure.last) : self.kept]
+        return sum(values) / len(values)
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """The highest up to there."""
+        return max(self.record.column("accuracy")[: self.kept]) if self.record and self.kept else None
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """The last evaluation up to there; nothing where there is none."""
+        return self.history[self.kept - 1] if self.kept else {}
+
+    @cached_property
+    def _reached(self) -> dict[str, Any] | None:
+        target = self.measure.target
+        if target is None or self.record is None:
+            return None
+        reached = (accuracy >= target for accuracy in self.record.column("accuracy"))
+        return next((row for row, is_there in zip(self.history, reached, strict=True) if is_there), None)
+
+    @property
+    def rounds_to_target(self) -> int | None:
+        """Until the first evaluation of the whole run at the target; None if there is none."""
+        return self._reached["round"] if self._reached else None
+
+    @property
+    def seconds_to_target(self) -> float | None:
+        """Virtual seconds."""
+        return self._reached["virtual_seconds"] if self._reached else None
+
+    @property
+    def uploads_to_target(self) -> int | None:
+        """Uploads that were let in."""
+        return self._reached["updates"] if self._reached else None
+
+    @property
+    def bytes_to_target(self) -> int | None:
+        """Up and down."""
+        return self._reached["bytes_up"] + self._reached["bytes_down"] if self._reached else None
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the method says of its last round."""
+        rows = list(self.record.rounds()) if self.record else []
+        return rows[-1] if rows else {}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of a comparison, with what they came to."""
+
+    title: str
+    measure: Measure
+    outcomes: tuple[Outcome, ...]
+    limits: dict[str, float]
+    """By scene: where on the scale of the measure its runs are compared; none where no run is finished."""
+    stopped: frozenset[str] = frozenset()
+    """Scenes with runs that stopped at their target: accuracies are not compared there, only what it took."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know, in sentences."""
+    command: str = ""
+    """Repeats it."""
+
+    @property
+    def scenes(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(each.scene for each in self.outcomes))
+
+    @property
+    def variants(self) -> list[str]:
+        """In order."""
+        return list(dict.fromkeys(each.variant for each in self.outcomes))
+
+    @property
+    def seeds(self) -> list[int]:
+        """In order."""
+        return sorted({each.seed for each in self.outcomes})
+
+    @cached_property
+    def _cells(self) -> dict[tuple[str, str], list[Outcome]]:
+        found: dict[tuple[str, str], list[Outcome]] = {}
+        for each in self.outcomes:
+            found.setdefault((each.scene, each.variant), []).append(each)
+        return found
+
+    def of(self, scene: str, variant: str) -> list[Outcome]:
+        """The runs of a cell, one for each seed."""
+        return self._cells.get((scene, variant), [])
+
+
+def collect(plan: Comparison, store: Path) -> Results:
+    """The runs of a plan as they are now; runs that are going on or have not begun are told as such."""
+    place = Store(store)
+    listed = [
+        Listed(case.name, case.scene, case.variant, case.seed, place.folder(case.name), place.failure(case.name))
+        for case in plan.cases
+    ]
+    return results(plan.title, listed, plan.measure, plan.command)
+
+
+def results(title: str, listed: Sequence[Listed], measure: Measure, command: str = "") -> Results:
+    """What runs came to, wherever they are."""
+    read = [_read(each, measure) for each in listed]
+    done = [each for each in read if each.state == "finished"]
+    stopped = frozenset(each.scene for each in done if _stopped(each))
+    ends: dict[str, list[float]] = {}
+    for each in done:
+        ends.setdefault(each.scene, []).append(inf if each.scene in stopped else _end(each, measure.at))
+    until = measure.until or inf
+    limits = {scene: inf if scene in stopped else min([until, *some]) for scene, some in ends.items()}
+    cut = tuple(_cut(each, limits.get(each.scene, inf)) for each in read)
+    return Results(title, measure, cut, limits, stopped, tuple(_notes(cut, measure, limits)), command)
+
+
+def _read(listed: Listed, measure: Measure) -> Outcome:
+    folder = listed.folder
+    state: State = "finished" if complete(folder) else "going on" if begun(folder) else "not begun"
+    if listed.failure is not None:
+        state = "failed"
+    record = summary = None
+    if begun(folder):
+        record = RunRecord.begun(folder)
+        summary = _summary(folder) if state == "finished" else None
+    return Outcome(**vars(listed), state=state, record=record, summary=summary or {}, measure=measure)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"run folder {label(str(folder))}: {SUMMARY} cannot be read ({type(error).__name__}); accepted: a folder "
+            "made by fedkeel run"
+        ) from None
+    if not isinstance(found, dict):
+        raise InputError(f"run folder {label(str(folder))}: {SUMMARY} is damaged; accepted: a folder made by fedkeel")
+    return found
+
+
+def scale(row: dict[str, Any], at: At) -> float:
+    """Where on a scale an evaluation is."""
+    match at:
+        case "time":
+            return float(row["virtual_seconds"])
+        case "rounds":
+            return float(row["round"])
+        case "uploads":
+            return float(row["updates"])
+        case "bytes":
+            return float(row["bytes_up"] + row["bytes_down"])
+
+
+def _stopped(outcome: Outcome) -> bool:
+    """Whether a run ended because it reached its target: had it gone on, it would be compared elsewhere."""
+    assert outcome.record is not None
+    with outcome.record.told_if_damaged("history.jsonl"):
+        settings = outcome.record.experiment
+        return bool(settings.get("stop_at_target")) and outcome.history[-1]["accuracy"] >= settings["target_accuracy"]
+
+
+def _end(outcome: Outcome, at: At) -> float:
+    """How far a run went."""
+    assert outcome.record is not None
+    with outcome.record.told_if_damaged("history.jsonl"):
+        if at == "time" and outcome.summary.get("virtual_seconds") is not None:
+            return float(outcome.summary["virtual_seconds"])  # a run that ends by the clock ends between two rounds
+        return scale(outcome.history[-1], at)
+
+
+def _cut(outcome: Outcome, limit: float) -> Outcome:
+    if outcome.record is None:
+        return outcome
+    with outcome.record.told_if_damaged("history.jsonl"):
+        kept = sum(scale(row, outcome.measure.at) <= limit * (1 + 1e-12) for row in outcome.history)
+    return replace(outcome, kept=kept)
+
+
+def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]:
+    """Runs of which much is not looked at, because another one was much shorter."""
+    at = runs[0].measure.at
+    ends = {run.name: _end(run, at) for run in runs}
+    first = min(runs, key=lambda run: ends[run.name])
+    longer = dict.fromkeys(run.variant for run in runs if ends[run.name] > LONGER * limit)
+    if not longer:
+        return []
+    more = "limit_seconds and enough rounds" if at == "time" else "as many rounds for all"
+    return [
+        f"{where}compared at {limit:,.6g} {UNITS[at]}, where {first.variant} (seed {first.seed}) ended; what came "
+        f"later does not count: {', '.join(longer)} went on to {max(ends.values()):,.6g} (to compare elsewhere, set "
+        f"{more})"
+    ]
+
+
+def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, float]) -> list[str]:
+    """What a reader should know of where runs are compared."""
+    found = []
+    for scene, limit in limits.items():
+        where = f"{scene}: " if scene else ""
+        if limit == inf:
+            found.append(f"{where}runs stopped at their target, so that accuracies are not compared, only what it took")
+            continue
+        if measure.until is not None and limit < measure.until:
+            first = min(
+                (each for each in outcomes if each.scene == scene and each.state == "finished"),
+                key=lambda each: _end(each, measure.at),
+            )
+            found.append(
+                f"{where}compared at {limit:,.6g} {UNITS[measure.at]}, where {first.variant} (seed {first.seed}) "
+                f"ended, not at {measure.until:,.6g}: with more rounds, it would go on till then"
+            )
+        elif measure.until is None:
+            found += _passed_over(where, limit, [e for e in outcomes if e.scene == scene and e.state == "finished"])
+        late = dict.fromkeys(e.variant for e in outcomes if e.scene == scene and e.state == "finished" and not e.kept)
+        if late:
+            found.append(f"{where}no evaluation yet at {limit:,.6g} {UNITS[measure.at]}: {', '.join(late)}")
+    return found

@@ -1,0 +1,101 @@
+"""How the runs of a study train, and what each takes in time and memory: measured before the first of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import resource
+import sys
+from hashlib import sha256
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from fedkeel.config.experiment import Experiment
+from fedkeel.data.federated import FederatedData
+from fedkeel.local.build import Workshop
+from fedkeel.local.executors.choose import SERIAL, Choice, round_seconds
+from fedkeel.params import FlatModel
+from fedkeel.runner.choice import choose, first_orders
+from fedkeel.runner.prepare import prepare
+from fedkeel.runner.threads import threads
+from fedkeel.study.tasks import Estimate
+from fedkeel.wire.transform import Chain
+from fedkeel.world.fleet.profile import Fleet
+
+_TESTED = 512
+"""Samples by which the time of an evaluation is measured."""
+
+
+def key(experiment: Experiment) -> str:
+    """Runs with the same one train in the same way: they differ in their seed alone."""
+    told = experiment.model_dump(mode="json", exclude={"name", "seed"})
+    return sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def estimate(experiment: Experiment) -> Estimate:
+    """The executor that is best here, and what a run takes with it."""
+    experiment, data, module = prepare(experiment)
+    rule, _ = experiment.algorithm.rules()
+    flat = FlatModel(module)
+    workshop = Workshop(copy.deepcopy(module), data, rule, experiment.local, experiment.seed, Chain(experiment.wire))
+    with threads(experiment.threads):
+        choice = choose(experiment, workshop, flat)
+        seconds_of_round = _round_seconds(experiment, workshop, choice, flat)
+        test_seconds = _test_seconds(workshop, choice, flat)
+    rounds = _rounds(experiment, data, workshop.bytes)
+    seconds = rounds * (seconds_of_round + test_seconds / experiment.evaluate_every)
+    return Estimate(choice.settings, seconds, _memory())
+
+
+def _rounds(experiment: Experiment, data: FederatedData, nbytes: int) -> float:
+    """How many there will be about, where the virtual clock ends a run; faults and hours are not thought of."""
+    if experiment.limit_seconds is None:
+        return experiment.rounds
+    fleet = Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed)
+    devices = np.flatnonzero(data.sizes)
+    jobs = fleet.train_seconds(devices, data.sizes[devices] * experiment.local.epochs)
+    jobs = jobs + fleet.download_seconds(devices, nbytes) + fleet.upload_seconds(devices, nbytes)
+    wanted = experiment.participants
+    match experiment.pace:
+        case "barrier":  # the slowest of those that are drawn
+            seconds = float(np.quantile(jobs, wanted / (wanted + 1)))
+        case "concurrency":
+            seconds = float(jobs.mean()) * wanted / experiment.concurrency
+        case "periodic":
+            seconds = max(experiment.schedule.trigger_seconds, float(jobs.mean()) * wanted / experiment.busy_limit)
+        case _:
+            seconds = float(jobs.mean())
+    return min(experiment.rounds, experiment.limit_seconds / max(seconds, 1e-9))
+
+
+def _round_seconds(experiment: Experiment, workshop: Workshop, choice: Choice, flat: FlatModel) -> float:
+    """Of the training of a round, as the choice was made by it, or as measured now."""
+    known = choice.seconds.get(choice.settings.label)
+    if known is not None:
+        return known
+    asks = workshop.executor(SERIAL)
+    try:
+        return round_seconds(workshop, choice.settings, first_orders(experiment, workshop.data, flat, asks))
+    finally:
+        asks.close()
+
+
+def _test_seconds(workshop: Workshop, choice: Choice, flat: FlatModel) -> float:
+    executor = workshop.executor(choice.settings)
+    try:
+        count = len(workshop.data.test.y)
+        some = torch.arange(min(count, _TESTED))
+        executor.evaluate(flat.w, flat.buffers, some[:8])
+        begun = perf_counter()
+        executor.evaluate(flat.w, flat.buffers, some)
+        return (perf_counter() - begun) * count / max(1, len(some))
+    finally:
+        executor.close()
+
+
+def _memory() -> int:
+    """Bytes that this process has used at most."""
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else 1024 * used

@@ -1,0 +1,184 @@
+"""What a search tries: settings with their values or bounds, and trials of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from fedkeel.config import yamltext
+from fedkeel.config.experiment import Experiment
+from fedkeel.config.spelling import flow
+from fedkeel.errors import InputError, shown
+from fedkeel.study.files import StudyFile, check_seeds, values
+from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at
+
+LOGARITHMIC = 10
+"""Bounds that differ by such a factor or more are searched on a logarithmic scale."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers between two; whole ones, if both bounds are."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def read(cls, word: str) -> tuple[str, Bounds]:
+        """`local.lr=0.001..1` as (key, bounds)."""
+        key, _, text = word.partition("=")
+        low, dots, high = text.partition("..")
+        ends = [yamltext.parse(key, end) for end in (low, high)] if key and dots else []
+        if not ends or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
+            raise InputError(
+                f"range: {shown(word)} is not accepted; accepted: KEY=LOW..HIGH, such as local.lr=0.001..1"
+            )
+        if not (isfinite(ends[0]) and isfinite(ends[1]) and ends[0] < ends[1]):
+            raise InputError(f"range: {shown(word)} is not accepted; accepted: a lower bound below the upper one")
+        return key, cls(*ends)
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether what counts is the ratio of numbers."""
+        return self.low > 0 and self.high >= LOGARITHMIC * self.low
+
+    def distribution(self) -> Any:
+        """As Optuna says it."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return IntDistribution(self.low, self.high, log=self.logarithmic)
+        return FloatDistribution(self.low, self.high, log=self.logarithmic)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting that was tried."""
+
+    number: int
+    settings: dict[str, Any]
+    accuracy: float
+    """Mean over seeds at the end, or where it was stopped; 0 if a run failed."""
+    state: str
+    """`complete`, `pruned` or `failed`."""
+    steps: dict[int, float] = field(default_factory=dict)
+    """The mean accuracy by round."""
+
+    @property
+    def words(self) -> list[str]:
+        """The settings as they are tried: of numbers, the first four digits."""
+        return [f"{key}={flow(_short(value))}" for key, value in self.settings.items()]
+
+    @property
+    def variant(self) -> str:
+        """The same as a name."""
+        return ", ".join(self.words)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and on what."""
+
+    given: StudyFile
+    overrides: Sequence[str]
+    space: Mapping[str, list[Any] | Bounds]
+    seeds: Sequence[int]
+    trials: int
+    at: At | None = None
+    """What trials have used up when they are compared in the report."""
+    command: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        given: StudyFile,
+        overrides: Sequence[str],
+        grid: Sequence[str],
+        ranges: Sequence[str],
+        seeds: Sequence[int],
+        trials: int,
+        at: At | None = None,
+        command: str = "",
+    ) -> Search:
+        """As a command says it."""
+        check_installed()
+        if given.variants or given.scenes:
+            raise InputError("search: the file has variants or scenes; accepted: an experiment, or fedkeel compare")
+        check_seeds(seeds)
+        lists = [(key, [yamltext.parse(key, text) for text in texts]) for key, texts in map(values, grid)]
+        pairs: list[tuple[str, list[Any] | Bounds]] = [*lists, *map(Bounds.read, ranges)]
+        space = dict(pairs)
+        if not space:
+            raise InputError("search: there is nothing to search; accepted: --range KEY=LOW..HIGH or --grid KEY=V,V")
+        if len(space) < len(pairs):
+            raise InputError("search: a setting is given twice; accepted: each once")
+        found = cls(given, overrides, space, seeds, trials, at, command)
+        found.check()
+        return found
+
+    @property
+    def first(self) -> Trial:
+        """The first values of all settings, as an example."""
+        return Trial(0, {key: _ends(each)[0] for key, each in self.space.items()}, 0.0, "")
+
+    def check(self) -> None:
+        """Refuse values that cannot be before the first run: each beside the first ones of the other settings."""
+        first = self.first.settings
+        for key, each in self.space.items():
+            for value in _ends(each):
+                self.cases(Trial(0, {**first, key: value}, 0.0, ""))
+
+    @property
+    def base(self) -> Mapping[str, Any]:
+        """The experiment's settings."""
+        assert isinstance(self.given.base, dict)
+        return self.given.base
+
+    def cases(self, trial: Trial) -> tuple[Case, ...]:
+        """The runs of a trial."""
+        made = cross(self.base, {"": []}, {trial.variant: [*self.overrides, *trial.words]}, self.seeds)
+        return tuple(
+            Case(f"trial{trial.number:04d}-seed{each.seed}", "", each.variant, each.seed, each.experiment)
+            for each in made
+        )
+
+    def plan(self, trials: Sequence[Trial]) -> Comparison:
+        """All trials as variants of a comparison; settings that came twice are told once."""
+        cases = {(case.variant, case.seed): case for trial in trials for case in self.cases(trial)}
+        measure = Measure(at=self.at or self.given.at or default_at(case.experiment for case in cases.values()))
+        title = self.given.about or f"Search over {' and '.join(self.space)}"
+        return Comparison(title, tuple(cases.values()), measure, self.command)
+
+    def told(self) -> dict[str, Any]:
+        """What makes it this search and no other."""
+        space = {key: vars(each) if isinstance(each, Bounds) else each for key, each in self.space.items()}
+        experiment = Experiment.build(self.base, self.overrides).model_dump(mode="json", exclude={"executor"})
+        return {"space": space, "seeds": [*self.seeds], "experiment": experiment}
+
+
+def check_installed() -> None:
+    """Refuse a search where Optuna is missing."""
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise InputError(
+            "search: it needs the package optuna; install it with pip install 'fedkeel[optuna]', or use --grid alone"
+        ) from None
+
+
+def distribution(values: list[Any] | Bounds) -> Any:
+    """As Optuna says it."""
+    from optuna.distributions import CategoricalDistribution
+
+    return values.distribution() if isinstance(values, Bounds) else CategoricalDistribution(values)
+
+
+def _ends(values: list[Any] | Bounds) -> list[Any]:
+    """All values of a list; of numbers between two, these."""
+    return values if isinstance(values, list) else [values.low, values.high]
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

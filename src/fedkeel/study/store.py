@@ -1,0 +1,238 @@
+"""The folder of a comparison: its plan, one folder per run, what failed, and the executors that were settled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fedkeel
+from fedkeel.config.experiment import Experiment, contradiction
+from fedkeel.config.usercode import GIVEN, is_own
+from fedkeel.errors import FedkeelError, InputError, label
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.record.durable import PARTIAL, whole
+from fedkeel.record.folder import check_space, complete
+from fedkeel.record.lock import BusyError, lock
+from fedkeel.study.plan import Case, Comparison, Measure
+from fedkeel.study.tasks import Estimate
+
+PLAN, EXECUTORS, RUNS, FAILED = "comparison.json", "executors.json", "runs", "failed"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the runs of a plan are."""
+
+    path: Path
+
+    def folder(self, name: str) -> Path:
+        """Of a run."""
+        return self.path / RUNS / name
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else runs something here meanwhile: two commands would take each other's runs for failed ones."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            lock(folder)
+            yield
+        except BusyError:
+            raise InputError(
+                f"out: {label(str(self.path))} is in use; accepted: another folder, or this one when the other command "
+                "has ended"
+            ) from None
+        finally:
+            os.close(folder)
+
+    def failure(self, name: str) -> str | None:
+        """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then."""
+        if complete(self.folder(name)):
+            return None
+        told = _json(self.path / FAILED / f"{name}.json")
+        return str(told["error"]) if isinstance(told, dict) and "error" in told else None
+
+    def final(self, name: str) -> bool:
+        """Whether a failure would come again: training that diverges does so every time."""
+        told = _json(self.path / FAILED / f"{name}.json")
+        return isinstance(told, dict) and told.get("kind") == "DivergenceError"
+
+    def fail(self, name: str, kind: str, error: str) -> None:
+        """Write down why a run failed."""
+        _write(self.path / FAILED / f"{name}.json", {"kind": kind, "error": error})
+
+    def forget(self, name: str) -> None:
+        """A run that failed is tried again."""
+        (self.path / FAILED / f"{name}.json").unlink(missing_ok=True)
+
+    def estimates(self) -> dict[str, Estimate]:
+        """The executors that were settled, with what runs take, by key."""
+        told = _json(self.path / EXECUTORS)
+        with suppress(Exception):  # nothing yet, or a file of another version: then they are settled anew
+            return {
+                k: Estimate(**{**each, "executor": ExecutorSettings(**each["executor"])}) for k, each in told.items()
+            }
+        return {}
+
+    def keep_estimates(self, settled: Mapping[str, Estimate]) -> None:
+        """Write them down: from then on, runs train like this."""
+        told = {key: {**vars(each), "executor": each.executor.model_dump()} for key, each in settled.items()}
+        _write(self.path / EXECUTORS, told)
+
+    def keep(self, plan: Comparison) -> None:
+        """Write down a plan, unless the folder belongs to another one; runs may have been added to it."""
+        self.check(plan)
+        self.write_plan(plan)
+
+    def write_plan(self, plan: Comparison) -> None:
+        """Write down a plan in place of any other."""
+        _write(self.path / PLAN, _told(plan))
+
+    def check(self, plan: Comparison) -> None:
+        """Refuse a folder that cannot be written, or belongs to something else."""
+        self.check_writable()
+        if not (self.path / PLAN).exists() and self.holds_more_than(PLAN, EXECUTORS):
+            raise InputError(
+                f"out: {label(str(self.path))} holds something else; accepted: a new or empty folder, or that of this "
+                "comparison"
+            )
+        if (self.path / PLAN).exists():
+            self._check_same(plan)
+
+    def check_writable(self) -> None:
+        """Refuse what is no folder, or cannot be written."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"out: {label(str(self.path))} is a file; accepted: a folder")
+        check_space(self.path, 0)
+
+    def holds_more_than(self, *names: str) -> bool:
+        """Whether something is in the folder beside these files, which a kill may have left, also unfinished."""
+        own = {*names, *(name + PARTIAL for name in names)}
+        return self.path.is_dir() and any(inside.name not in own for inside in self.path.iterdir())
+
+    def write(self, name: str, told: Any) -> None:
+        """A file of values, whole or not at all."""
+        _write(self.path / name, told)
+
+    def write_text(self, name: str, text: str) -> None:
+        """A file, whole or not at all."""
+        _write_text(self.path / name, text)
+
+    def _check_same(self, plan: Comparison) -> None:
+        before = self.plan()
+        self._check_code(plan)
+        now = {case.name: case for case in plan.cases}
+        for case in before.cases:
+            if case.name not in now:
+                raise self._another(f"the run {case.name} of that is not in this one")
+            said, known = (each.experiment.model_dump(exclude_unset=False) for each in (case, now[case.name]))
+            if reason := contradiction(said, known):
+                raise self._another(f"its run {case.name} has {reason}")
+
+    def _check_code(self, plan: Comparison) -> None:
+        """Refuse to mix results of the user's code before and after a change of it."""
+        before, now = _json(self.path / PLAN).get("code", {}), own_code(plan.cases)
+        changed = [name for name in now if name in before and now[name] != before[name]]
+        if changed and any(complete(self.folder(case.name)) for case in plan.cases):
+            raise InputError(
+                f"out: {label(str(self.path))} holds runs of another version of {', '.join(changed)}; accepted: "
+                "another folder"
+            )
+
+    def _another(self, why: str) -> InputError:
+        return InputError(
+            f"out: {label(str(self.path))} belongs to another comparison ({why}); accepted: another folder, or the "
+            "same comparison with more variants, scenes or seeds"
+        )
+
+    def plan(self) -> Comparison:
+        """The plan that was written down."""
+        told = _json(self.path / PLAN)
+        try:
+            if told["schema"] > SCHEMA:
+                raise InputError(
+                    f"comparison {label(str(self.path))}: fedkeel {told.get('fedkeel')} wrote it; "
+                    "accepted: that version"
+                )
+            cases = [Case(**{**each, "experiment": Experiment.build(each["experiment"])}) for each in told["cases"]]
+            return Comparison(told["title"], tuple(cases), Measure(**told["measure"]), told["command"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"comparison {label(str(self.path))}: {PLAN} is missing or damaged ({type(error).__name__}); accepted: "
+                "a folder made by fedkeel compare"
+            ) from None
+
+
+def own_code(cases: Sequence[Case]) -> dict[str, str]:
+    """Digests of the modules of the user's that experiments name as `module:name`; not of what these import."""
+    found = {name.partition(":")[0] for case in cases for name in _named(case.experiment.model_dump())}
+    digests = {}
+    for module in sorted(found):
+        with suppress(ImportError, ValueError, OSError, AttributeError, TypeError):  # then a run says what is wrong
+            spec = find_spec(module)
+            if module.partition(".")[0] != fedkeel.__name__ and spec is not None:
+                digests[module] = sha256(Path(str(spec.origin)).read_bytes()).hexdigest()[:16]
+    return digests
+
+
+def _named(settings: Any) -> Iterator[str]:
+    """All values that name code of the user's."""
+    inside = settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list | tuple) else ()
+    for value in inside:
+        if is_own(value) and not value.startswith(GIVEN):
+            yield value
+        yield from _named(value)
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a folder is one of a comparison."""
+    return (path / PLAN).is_file()
+
+
+def _told(plan: Comparison) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "fedkeel": fedkeel.__version__,
+        "title": plan.title,
+        "command": plan.command,
+        "measure": asdict(plan.measure),
+        "code": own_code(plan.cases),
+        "cases": [
+            {"name": c.name, "scene": c.scene, "variant": c.variant, "seed": c.seed, "experiment": _settings(c)}
+            for c in plan.cases
+        ],
+    }
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    return case.experiment.model_dump(mode="json")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _write(path: Path, told: Any) -> None:
+    _write_text(path, json.dumps(told, indent=1) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FedkeelError(
+            f"{path} cannot be written ({error.strerror}); finished runs are safe, and the same command goes on"
+        ) from error

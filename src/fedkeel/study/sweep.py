@@ -1,0 +1,44 @@
+"""Settings to try: a grid of them as a plan of runs, and what came out best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+from fedkeel.errors import InputError
+from fedkeel.study.files import StudyFile, comparison, values
+from fedkeel.study.plan import At, Comparison
+from fedkeel.study.results import Results
+from fedkeel.study.table import Line, lines
+
+
+def tried(grid: Sequence[str]) -> dict[str, list[str]]:
+    """Every combination of the values of a grid, by the name of its variant."""
+    if not grid:
+        raise InputError("grid: there is nothing to try; accepted: --grid KEY=VALUE,VALUE, such as local.lr=0.01,0.1")
+    lists = [values(word) for word in grid]
+    keys = [key for key, _ in lists]
+    if len({*keys}) < len(keys):
+        raise InputError(f"grid: {', '.join(keys)}: one is given twice; accepted: each once")
+    combinations = product(*([f"{key}={value}" for value in each] for key, each in lists))
+    return {", ".join(settings): [*settings] for settings in combinations}
+
+
+def sweep_plan(
+    given: StudyFile, overrides: Sequence[str], grid: Sequence[str], seeds: Sequence[int], at: At | None, command: str
+) -> Comparison:
+    """Every combination of the values of a grid is a variant."""
+    if given.variants:
+        raise InputError("sweep: the file has variants of its own; accepted: an experiment, or fedkeel compare")
+    variants = tried(grid)
+    about = given.about or f"Sweep over {' and '.join(word.partition('=')[0] for word in grid)}"
+    wide = given.model_copy(update={"variants": variants, "about": about, "reference": None})
+    plan = comparison(wide, overrides, seeds=seeds, at=at, command=command)
+    return replace(plan, measure=replace(plan.measure, reference=None))
+
+
+def ranking(results: Results) -> list[Line]:
+    """The settings of a scene with a result, the highest mean accuracy first."""
+    found = [line for line in lines(results) if line.accuracy is not None]
+    return sorted(found, key=lambda line: -(line.accuracy.mean if line.accuracy else 0.0))

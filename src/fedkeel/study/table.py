@@ -1,0 +1,286 @@
+"""The table of a comparison: one line per scene and variant, with intervals, differences and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isinf
+from typing import Any, Literal
+
+import numpy as np
+
+from fedkeel.study import statistics
+from fedkeel.study.aggregates import bootstrap, performance_profile, probability_of_improvement
+from fedkeel.study.results import Outcome, Results
+from fedkeel.study.statistics import Difference, Interval, Leaders
+
+Standing = Literal["best", "level", ""]
+THRESHOLDS = 41
+"""Accuracies for which a performance profile is told."""
+FEWEST = 3
+"""Runs in a scene from which a bootstrap makes intervals; of two, they would be far too narrow."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a variant came to in a scene, over its finished runs."""
+
+    scene: str
+    variant: str
+    finished: int
+    failed: int
+    pending: int
+    """Runs that are going on or have not begun."""
+    accuracy: Interval | None
+    best_accuracy: Interval | None
+    loss: Interval | None
+    difference: Difference | None
+    """Of the accuracy against the reference, seed by seed."""
+    standing: Standing
+    """In its scene: `best` if it is clear of all others, `level` if it cannot be told apart from the highest mean.
+
+    Neither if a run failed, nor if it is clearly worse than the reference."""
+    reached: int
+    """Runs that reached the target."""
+    rounds_to_target: Interval | None
+    """Over those that did, like the following."""
+    seconds_to_target: Interval | None
+    uploads_to_target: Interval | None
+    bytes_to_target: Interval | None
+    client_accuracy: Interval | None
+    """Mean over clients."""
+    worst_decile: Interval | None
+    """Mean over the worst tenth of the clients."""
+    sentence: str
+
+
+@dataclass(frozen=True)
+class TaskLine:
+    """What a variant came to over all scenes."""
+
+    variant: str
+    middle: Interval
+    """The interquartile mean of the accuracy."""
+    improvement: Interval | None
+    """How probable it is that a run beats one of the reference in the same scene."""
+    profile: Sequence[tuple[float, Interval]]
+    """(Accuracy, share of runs above it)."""
+
+
+def lines(results: Results) -> list[Line]:
+    """One for each scene and variant, in the order of the plan."""
+    found = []
+    for scene in results.scenes:
+        values = {variant: accuracies(results.of(scene, variant)) for variant in results.variants}
+        cells = [(variant, results.of(scene, variant)) for variant in results.variants]
+        leaders = Leaders(None, ())
+        if scene not in results.stopped and sum(len(seeds) > 1 for seeds in values.values()) > 1:
+            leaders = statistics.best(values)
+        if leaders.best and any(run.state == "failed" for run in results.of(scene, leaders.best)):
+            leaders = Leaders(None, ())  # the seeds that failed might have told another story
+        found += [_line(results, scene, variant, runs, values, leaders) for variant, runs in cells if runs]
+    return found
+
+
+def by_scene(results: Results) -> dict[str, list[Line]]:
+    """The lines of each scene."""
+    found: dict[str, list[Line]] = {scene: [] for scene in results.scenes}
+    for line in lines(results):
+        found[line.scene].append(line)
+    return found
+
+
+def accuracies(runs: Sequence[Outcome]) -> dict[int, float]:
+    """Of finished runs, by seed."""
+    return {run.seed: run.accuracy for run in runs if run.state == "finished" and run.accuracy is not None}
+
+
+def _line(
+    results: Results,
+    scene: str,
+    variant: str,
+    runs: Sequence[Outcome],
+    values: dict[str, dict[int, float]],
+    leaders: Leaders,
+) -> Line:
+    done = [run for run in runs if run.state == "finished"]
+    reference = results.measure.reference
+    other = reference is not None and reference != variant and scene not in results.stopped
+    difference = statistics.paired(values[variant], values.get(reference or "", {})) if other else None
+    failed = [run for run in runs if run.state == "failed"]
+    standing: Standing = "best" if variant == leaders.best else "level" if variant in leaders.level else ""
+    worse = difference is not None and difference.clear and difference.mean < 0
+    standing = "" if failed or worse else standing
+    return Line(
+        scene=scene,
+        variant=variant,
+        finished=len(done),
+        failed=len(failed),
+        pending=len(runs) - len(done) - len(failed),
+        accuracy=_over(done, lambda run: run.accuracy),
+        best_accuracy=_over(done, lambda run: run.best_accuracy),
+        loss=_over(done, lambda run: run.loss),
+        difference=difference,
+        standing=standing,
+        reached=sum(run.rounds_to_target is not None for run in done),
+        rounds_to_target=_over(done, lambda run: run.rounds_to_target),
+        seconds_to_target=_over(done, lambda run: run.seconds_to_target),
+        uploads_to_target=_over(done, lambda run: run.uploads_to_target),
+        bytes_to_target=_over(done, lambda run: run.bytes_to_target),
+        client_accuracy=_over(done, lambda run: _of_clients(run, "mean")),
+        worst_decile=_over(done, lambda run: _of_clients(run, "worst_decile")),
+        sentence=_sentence(variant, reference, difference, standing, runs),
+    )
+
+
+def _of_clients(run: Outcome, what: str) -> float | None:
+    spread = run.summary.get("client_accuracy")
+    return spread.get(what) if isinstance(spread, dict) else None
+
+
+def _over(runs: Sequence[Outcome], value: Callable[[Outcome], float | None]) -> Interval | None:
+    known = [found for run in runs if (found := value(run)) is not None]
+    return statistics.interval(known) if known else None
+
+
+def _sentence(
+    variant: str, reference: str | None, difference: Difference | None, standing: Standing, runs: Sequence[Outcome]
+) -> str:
+    """What can be said of a variant, in one sentence."""
+    failed = [run for run in runs if run.state == "failed"]
+    pending = sum(run.state in ("going on", "not begun") for run in runs)
+    parts = []
+    if standing == "best":
+        parts.append("best here")
+    if difference is not None and reference is not None:
+        where = f"over the {difference.count} seeds of {len(runs)} that both finished: " if failed else ""
+        parts.append(where + statistics.sentence("", reference, difference))
+    elif reference == variant and len(runs) > len(failed):
+        parts.append("the reference")
+    if failed:
+        parts.append(f"{len(failed)} of {len(runs)} runs failed: {failed[0].failure}")
+    if pending:
+        parts.append(f"{pending} of {len(runs)} runs to come")
+    return "; ".join(parts)
+
+
+def many_tasks(results: Results) -> list[TaskLine]:
+    """Over all scenes, of variants with a finished run in each and no failed one; nothing where there is one scene."""
+    scenes, reference = results.scenes, results.measure.reference
+    if len(scenes) < 2 or results.stopped:
+        return []
+    scores: dict[str, list[list[float]]] = {}
+    for variant in results.variants:
+        tasks = [list(accuracies(results.of(scene, variant)).values()) for scene in scenes]
+        failed = any(run.state == "failed" for scene in scenes for run in results.of(scene, variant))
+        if all(tasks) and not failed:
+            scores[variant] = tasks
+    if not scores:
+        return []
+    every = [score for tasks in scores.values() for task in tasks for score in task]
+    thresholds = np.linspace(min(every) - 0.01, max(every), THRESHOLDS)
+    few = any(len(task) < FEWEST for tasks in scores.values() for task in tasks)
+
+    def told(found: Interval) -> Interval:
+        return Interval(found.mean, None, None, found.count) if few else found
+
+    found = []
+    for variant, tasks in scores.items():
+        theirs = scores.get(reference or "") if variant != reference else None
+        improvement = None if theirs is None else told(probability_of_improvement(tasks, theirs))
+        profile = [told(each) for each in performance_profile(tasks, thresholds, resamples=500)]
+        above = list(zip(thresholds.tolist(), profile, strict=True))
+        found.append(TaskLine(variant, told(bootstrap(tasks)), improvement, above))
+    return found
+
+
+def columns(results: Results) -> list[dict[str, Any]]:
+    """The lines as plain values under the names that files have; no real times among them."""
+    measure = results.measure
+    told = []
+    for line in lines(results):
+        gap = line.difference
+        told.append(
+            {
+                "scene": line.scene,
+                "variant": line.variant,
+                "compared_at": measure.at,
+                "compared_where": _finite(results.limits.get(line.scene)),
+                "finished": line.finished,
+                "failed": line.failed,
+                **_bounds("accuracy", line.accuracy),
+                "best_accuracy": _mean(line.best_accuracy),
+                "loss": _mean(line.loss),
+                "standing": line.standing,
+                "reference": measure.reference,
+                "difference": gap and gap.mean,
+                "difference_low": gap and gap.low,
+                "difference_high": gap and gap.high,
+                "better_in": gap and gap.wins,
+                "compared_in": gap and gap.count,
+                "target_accuracy": measure.target,
+                "reached": line.reached if measure.target is not None else None,
+                "rounds_to_target": _mean(line.rounds_to_target),
+                "virtual_seconds_to_target": _mean(line.seconds_to_target),
+                "uploads_to_target": _mean(line.uploads_to_target),
+                "bytes_to_target": _mean(line.bytes_to_target),
+                "client_accuracy": _mean(line.client_accuracy),
+                "client_worst_decile": _mean(line.worst_decile),
+            }
+        )
+    return told
+
+
+def _finite(limit: float | None) -> float | None:
+    """Nothing where all runs stopped at their target: each counts by its own end."""
+    return None if limit is None or isinf(limit) else limit
+
+
+def _mean(found: Interval | None) -> float | None:
+    return None if found is None else found.mean
+
+
+def _bounds(name: str, found: Interval | None) -> dict[str, float | None]:
+    values = (None, None, None) if found is None else (found.mean, found.low, found.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def run_columns(results: Results) -> list[dict[str, Any]]:
+    """The same for every run."""
+    return [
+        {
+            "run": run.name,
+            "scene": run.scene,
+            "variant": run.variant,
+            "seed": run.seed,
+            "state": run.state,
+            "accuracy": run.accuracy,
+            "accuracy_at_its_end": run.history[-1].get("accuracy") if run.history else None,
+            "best_accuracy": run.best_accuracy,
+            "loss": run.loss,
+            **{name: run.position.get(name) for name in ("round", "virtual_seconds", "updates")},
+            **{name: run.position.get(name) for name in ("bytes_up", "bytes_down")},
+            "rounds_to_target": run.rounds_to_target,
+            "virtual_seconds_to_target": run.seconds_to_target,
+            "uploads_to_target": run.uploads_to_target,
+            "bytes_to_target": run.bytes_to_target,
+        }
+        for run in results.outcomes
+    ]
+
+
+def evaluations(results: Results) -> list[dict[str, Any]]:
+    """Every evaluation of every run, in long form."""
+    return [
+        {"run": run.name, "scene": run.scene, "variant": run.variant, "seed": run.seed, **_flat(row)}
+        for run in results.outcomes
+        for row in run.history
+    ]
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in row.items() if not isinstance(value, dict)}
+    inside = {
+        f"{name}_{key}": value for name, part in row.items() if isinstance(part, dict) for key, value in part.items()
+    }
+    return {**plain, **inside}

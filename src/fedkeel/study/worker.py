@@ -1,0 +1,130 @@
+"""A process that does one run after the other; it ends when its parent does, whatever ends that."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Thread
+from time import monotonic
+
+from fedkeel import api
+from fedkeel.config import usercode
+from fedkeel.config.experiment import Experiment
+from fedkeel.errors import FedkeelError, StoppedError
+from fedkeel.record.folder import begun, complete
+from fedkeel.record.rows import Evaluation, RoundEnd
+from fedkeel.runner.sinks import Sink, Start
+from fedkeel.runner.stopping import Stop
+from fedkeel.study.settle import estimate
+from fedkeel.study.tasks import Ended, Moved, Refused, Reply, RunTask, Settled, SettleTask, Stopping, Task
+
+_PAUSE = 0.2
+"""Seconds between two messages of progress."""
+
+
+def work(connection: Connection, cores: frozenset[int]) -> None:
+    """Do what comes through the connection, on these cores."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent decides what becomes of a run
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(AttributeError, OSError):
+        os.sched_setaffinity(0, cores)
+    inbox = SimpleQueue[tuple[Task, Stop]]()
+    Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+    while True:
+        task, stop = inbox.get()
+        connection.send(_settle(task) if isinstance(task, SettleTask) else _run(task, connection, stop))
+
+
+def _listen(connection: Connection, inbox: SimpleQueue[tuple[Task, Stop]]) -> None:
+    """A task comes with its stop, so that a wish to stop counts that comes before the task is begun."""
+    stop = Stop()
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):  # the parent is gone, or has no more work
+            os._exit(0)
+        if isinstance(message, Stopping):
+            stop.asked = True
+        else:
+            stop = Stop()
+            inbox.put((message, stop))
+
+
+def _settle(task: SettleTask) -> Reply:
+    try:
+        return Settled(task.key, estimate(task.experiment))
+    except FedkeelError as error:
+        return Refused(task.key, str(error), error.exit_code)
+    except Exception as error:
+        return Refused(task.key, _told(error), 1)
+
+
+def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
+    try:
+        told = [_Teller(task, connection), *_sinks(task.sinks)]
+        if complete(task.folder):
+            return Ended(task.name, "finished")
+        if begun(task.folder):
+            result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None)
+        else:
+            result = api.run(task.experiment, task.folder, sinks=told, stop=stop)
+        return Ended(task.name, "finished", accuracy=result.accuracy)
+    except StoppedError:
+        return Ended(task.name, "stopped")
+    except FedkeelError as error:
+        return Ended(task.name, "failed", type(error).__name__, str(error))
+    except Exception as error:
+        return Ended(task.name, "failed", type(error).__name__, _told(error))
+
+
+def _sinks(words: Sequence[str]) -> list[Sink]:
+    if not words:
+        return []
+    from fedkeel import sinks
+
+    return [sinks.named(word) for word in words]
+
+
+def _told(error: Exception) -> str:
+    where = usercode.place(error)
+    return f"{where}: {usercode.said(error)}" if where else usercode.said(error)
+
+
+class _Teller(Sink):
+    """Tells the parent how far a run is."""
+
+    def __init__(self, task: RunTask, connection: Connection) -> None:
+        self._name, self._connection = task.name, connection
+        self._experiment = task.experiment
+        self._accuracy: float | None = None
+        self._next = 0.0
+
+    def begin(self, start: Start) -> None:
+        """Where a run goes on."""
+        self._take(start.history[-1] if start.history else None)
+        seconds = start.history[-1].virtual_seconds if start.history else 0.0
+        self._send(start.round, seconds)
+
+    def round(self, end: RoundEnd) -> None:
+        """Now and then."""
+        self._take(end.evaluation)
+        if monotonic() >= self._next:
+            self._next = monotonic() + _PAUSE
+            self._send(end.round, end.virtual_seconds)
+
+    def _take(self, evaluation: Evaluation | None) -> None:
+        self._accuracy = evaluation.accuracy if evaluation else self._accuracy
+
+    def _send(self, round: int, seconds: float) -> None:
+        share = done(self._experiment, round, seconds)
+        self._connection.send(Moved(self._name, share, round, self._accuracy))
+
+
+def done(experiment: Experiment, round: int, seconds: float) -> float:
+    """The share of a run that is done: by its rounds or by the virtual clock, whichever ends it first."""
+    by_clock = seconds / experiment.limit_seconds if experiment.limit_seconds else 0.0
+    return min(1.0, max(round / experiment.rounds, by_clock))

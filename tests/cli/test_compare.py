@@ -1,0 +1,304 @@
+"""`compare`, `sweep`, `report` and `export` as a user meets them."""
+
+import csv
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedkeel import Experiment
+from fedkeel.cli.compare import numbers
+from fedkeel.cli.studying import Pace, spell
+from fedkeel.errors import InputError
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.study.engine import Begun
+from fedkeel.study.plan import Case
+from fedkeel.study.tasks import Ended, Estimate, Moved
+from tests.helpers.commands import QUICK, fedkeel
+
+SERIAL = [*QUICK, "executor=serial"]
+
+
+def compare(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return fedkeel("compare", *SERIAL, *words, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("compare")
+    done = compare(
+        "--algorithms", "fedavg,fedprox", "--seeds", "0-1", "--target", "0.2", "--out", "here", cwd=folder
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_a_comparison_prints_its_table_and_where_everything_is(compared: tuple[Path, str]) -> None:
+    folder, printed = compared
+    assert "4 runs to do" in printed
+    assert "fedprox-seed1: accuracy" in printed
+    assert "4 of 4 runs" in printed
+    assert "fedavg: the reference" in printed
+    assert "against fedavg" in printed
+    assert "Test accuracy at 3 rounds, seeds 0, 1." in printed
+    assert "report  here/report.html" in printed
+    assert sorted(path.name for path in (folder / "here").iterdir()) == [
+        "comparison.json", "executors.json", "figures", "report.html", "runs", "runs.csv", "table.csv",
+    ]  # fmt: skip
+    assert sorted(path.name for path in (folder / "here/runs").iterdir()) == [
+        "fedavg-seed0", "fedavg-seed1", "fedprox-seed0", "fedprox-seed1",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_table_is_what_the_runs_say(compared: tuple[Path, str]) -> None:
+    here = compared[0] / "here"
+    for row in rows(here / "table.csv"):
+        found = [json.loads((here / f"runs/{row['variant']}-seed{s}/summary.json").read_text()) for s in (0, 1)]
+        assert float(row["accuracy"]) == pytest.approx(sum(each["final_accuracy"] for each in found) / 2)
+        assert (row["finished"], row["failed"], row["compared_at"]) == ("2", "0", "rounds")
+        assert "seconds" not in "".join(name for name in row if "virtual" not in name)
+    assert len(rows(here / "runs.csv")) == 4
+
+
+@pytest.mark.slow
+def test_the_same_command_repeats_nothing_and_leaves_the_same_table(compared: tuple[Path, str]) -> None:
+    folder, _ = compared
+    before = (folder / "here/table.csv").read_bytes()
+    times = {path: path.stat().st_mtime_ns for path in folder.glob("here/runs/*/summary.json")}
+    words = ["--algorithms", "fedavg,fedprox", "--seeds", "0-1", "--target", "0.2", "--out", "here"]
+    done = compare(*words, cwd=folder)
+    assert done.returncode == 0
+    assert "all 4 runs are done already" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert (folder / "here/table.csv").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_more_seeds_and_methods_are_added(tmp_path: Path) -> None:
+    first = compare("--algorithms", "fedavg", "--seeds", "0", "--out", "here", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    words = ["--algorithms", "fedavg,fedcm", "--seeds", "0,1", "--out", "here"]
+    done = compare(*words, cwd=tmp_path)
+    assert "3 runs to do, 1 more is done already" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path) -> None:
+    done = compare("--algorithms", "fedavg,fedasmu", "--seeds", "3", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedasmu-seed3" in done.stdout
+    assert "2 runs to do; 2 at a time" in done.stdout
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--algorithms", "fedavg,fedagv"], "algorithms: 'fedagv' is unknown (did you mean fedavg"),
+        (["--algorithms", "fedavg,fedavg"], "algorithms: fedavg, fedavg: one is named twice"),
+        (
+            ["--algorithms", "fedavg", "--vary", "fleet.sped_ratio=1,5"],
+            "fleet.sped_ratio: 'sped_ratio' is not a setting",
+        ),
+        (["--algorithms", "fedavg", "--vary", "local.lr"], "'local.lr' is not accepted; accepted: KEY=VALUE"),
+        (["--algorithms", "fedavg", "--vary", "local.lr=1,1"], "local.lr: '1,1': a value is given twice"),
+        (["--algorithms", "fedavg", "--vary", "local.lr=-1"], "local.lr"),
+        (["--algorithms", "fedavg", "--seeds", "1,1"], "seeds: '1,1': one is given twice"),
+        (["--algorithms", "fedavg", "--seeds", "a"], "seeds: 'a' is not accepted"),
+        (["--algorithms", "fedavg,fedcm", "--reference", "fedprox"], "reference: fedprox is no variant"),
+        (["--only", "fedavg"], "only: there are no variants to choose from"),
+        (["--algorithms", "fedavg", "--sink", "tensorbord"], "tensorboard"),
+        (["--algorithms", "fedbabu,fedlga", "fleet.rho=0.5"], "local.epochs"),
+        (["nowhere.yaml", "--algorithms", "fedavg"], "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_bad_input_is_a_sentence_before_any_work(words: list[str], told: str, tmp_path: Path) -> None:
+    done = compare(*words, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fedkeel: ")
+    assert told in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_variants_with_one_name_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("variants: {FedAvg: [], fedavg: [local.lr=0.1]}\n")
+    done = compare("study.yaml", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "two runs are called FedAvg-seed0" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_folder_of_something_else_is_left_alone(compared: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = compared
+    other = compare("--algorithms", "fedavg,fedprox", "--seeds", "0,1", "local.lr=0.2", "--out", "here", cwd=folder)
+    assert other.returncode == 2
+    assert "belongs to another comparison (its run fedavg-seed0 has local.lr=0.05, not 0.2)" in other.stderr
+    fewer = compare("--algorithms", "fedavg", "--seeds", "0", "--out", "here", cwd=folder)
+    assert "belongs to another comparison (the run" in fewer.stderr
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("keep")
+    full = compare("--algorithms", "fedavg", "--out", "mine", cwd=tmp_path)
+    assert (full.returncode, [path.name for path in (tmp_path / "mine").iterdir()]) == (2, ["thesis.txt"])
+    assert "holds something else" in full.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_a_result_of_the_comparison(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "{reference: fedavg, variants: {fedavg: [], wild: [model=mlp-400, local.lr=1.0e+30]}}"
+    )
+    done = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "wild-seed0: failed: training diverged" in done.stdout
+    assert "1 of 1 runs failed: training diverged" in done.stdout
+    again = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
+    assert "all 2 runs are done already" in again.stdout
+    assert "1 of 1 runs failed: training diverged" in again.stdout
+
+
+@pytest.mark.slow
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        'reference: "b [/x]"\nvariants: {"b [/x]": [], "FedAvg [lr=0.1]": [local.lr=0.1]}\n'
+    )
+    done = compare("study.yaml", "--seeds", "0,1", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "against b [/x]" in done.stdout
+    assert "FedAvg [lr=0.1]: " in done.stdout
+
+
+@pytest.mark.slow
+def test_an_experiment_file_of_show_is_compared(tmp_path: Path) -> None:
+    shown = fedkeel("show", *SERIAL, "algorithm=fedprox", "algorithm.mu=0.7", cwd=tmp_path)
+    (tmp_path / "my.yaml").write_text(shown.stdout)
+    done = fedkeel(
+        "compare", "my.yaml", "--algorithms", "fedasmu,fedavg", "--seeds", "0", "--vary", "fleet.speed_ratio=1,5",
+        "--out", "here", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "virtual seconds" in done.stdout  # a method is asynchronous
+    folders = sorted(path.name for path in (tmp_path / "here/runs").iterdir())
+    assert folders == [f"fleet.speed_ratio={ratio}-{name}-seed0" for ratio in (1, 5) for name in ("fedasmu", "fedavg")]
+    plain = Experiment.load(tmp_path / "here/runs/fleet.speed_ratio=5-fedavg-seed0/experiment.yaml")
+    assert (plain.algorithm.name, plain.fleet.speed_ratio) == ("fedavg", 5)
+
+
+@pytest.mark.slow
+def test_a_sweep_says_which_setting_to_use(tmp_path: Path) -> None:
+    words = ["--grid", "local.lr=0.001,0.1", "--seeds", "7,8", "--out", "here"]
+    done = fedkeel("sweep", *SERIAL, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "highest mean: local.lr=0.1" in done.stdout
+    assert "use it: --set local.lr=0.1" in done.stdout
+    assert len(rows(tmp_path / "here/runs.csv")) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "grid: there is nothing to try"),
+        (["--grid", "local.learning_rate=1,2"], "local.learning_rate: 'learning_rate' is not a setting"),
+        (["--grid", "local.lr=1", "--grid", "local.lr=2"], "one is given twice"),
+        (["--range", "local.lr=0.1..1"], "range: it needs --search"),
+    ],
+)
+def test_a_sweep_of_nonsense_is_refused(words: list[str], told: str, tmp_path: Path) -> None:
+    done = fedkeel("sweep", *SERIAL, *words, cwd=tmp_path)
+    assert (done.returncode, any(tmp_path.iterdir())) == (2, False)
+    assert told in done.stderr
+
+
+@pytest.mark.slow
+def test_runs_made_one_by_one_are_reported_together(compared: tuple[Path, str], tmp_path: Path) -> None:
+    here = compared[0] / "here/runs"
+    names = [str(here / name) for name in ("fedavg-seed0", "fedavg-seed1", "fedprox-seed0", "fedprox-seed1")]
+    done = fedkeel("report", *names, "--out", "all.html", "--figures", "drawn", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedprox" in (tmp_path / "all.html").read_text()
+    assert any(path.suffix == ".svg" for path in (tmp_path / "drawn").iterdir())
+    told = fedkeel("export", *names, cwd=tmp_path)
+    assert [row["variant"] for row in csv.DictReader(told.stdout.splitlines())] == ["fedavg", "fedprox"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["report", "nowhere"], "nowhere: there is no such folder"),
+        (["report", "."], "holds neither a run nor a comparison"),
+        (["export", "here", "--format", "parquet"], "out: parquet is no text"),
+        (["export", "here", "--what", "runs", "--out", "a.tex"], "format: latex is not accepted for runs"),
+        (["export", "here", "--out", "table.doc"], "has no ending that says a format"),
+        (["export", "here", "here/runs/fedavg-seed0"], "is a comparison; accepted: one comparison by itself"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(words: list[str], told: str, compared: tuple[Path, str]) -> None:
+    done = fedkeel(*words, cwd=compared[0])
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+@pytest.mark.slow
+def test_a_broken_run_is_named(compared: tuple[Path, str], tmp_path: Path) -> None:
+    good = compared[0] / "here/runs/fedavg-seed0"
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name in ("experiment.yaml", "run.json", "summary.json"):
+        (bad / name).write_text((good / name).read_text())
+    (bad / "history.jsonl").write_text("{}\nnonsense\n")
+    done = fedkeel("report", "bad", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "history.jsonl is damaged (line 2" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_reported_as_such(compared: tuple[Path, str], tmp_path: Path) -> None:
+    good = compared[0] / "here/runs/fedavg-seed0"
+    half = tmp_path / "half"
+    half.mkdir()
+    for name in ("experiment.yaml", "run.json", "history.jsonl", "rounds.jsonl", "clients.jsonl"):
+        (half / name).write_text((good / name).read_text())
+    done = fedkeel("report", "half", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "half is not finished" in done.stderr
+    (half / "history.jsonl").write_text("")
+    none = fedkeel("report", "half", cwd=tmp_path)
+    assert (none.returncode, "no evaluation yet" in none.stderr) == (2, True)
+
+
+def test_seeds_are_numbers_or_ranges() -> None:
+    assert numbers("0,1,2") == [0, 1, 2]
+    assert numbers("3-5, 9") == [3, 4, 5, 9]
+    assert numbers(None) is None
+    for text in ("x", "1-", "5-3", "0-100000", "-1"):
+        with pytest.raises(InputError, match="seeds"):
+            numbers(text)
+
+
+def test_what_is_left_is_reckoned_from_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("fedkeel.cli.studying.monotonic", lambda: clock[0])
+    cases = [Case(name, "", name, 0, Experiment()) for name in ("short", "long")]
+    settings = ExecutorSettings(kind="serial")
+    estimates = {"short": Estimate(settings, 10.0, 1), "long": Estimate(settings, 30.0, 1)}
+    pace = Pace(Begun(cases, 3, estimates, 1))
+    assert (pace.left, pace.share, str(pace)) == (40.0, 0.0, "1 of 3 runs, 40 s left")
+    pace.take(Moved("short", 0.0, 0, None))
+    clock[0] += 20
+    pace.take(Moved("short", 0.9, 5, None))
+    pace.take(Ended("short", "finished"))
+    assert pace.share == 0.25
+    assert pace.left == pytest.approx(60)  # it went half as fast as expected
+    assert str(pace) == "2 of 3 runs, 60 s left"
+
+
+def test_times_are_spelled() -> None:
+    assert [spell(seconds) for seconds in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]

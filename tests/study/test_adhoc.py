@@ -1,0 +1,129 @@
+"""Run folders that somebody names, as something to compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedkeel.errors import InputError
+from fedkeel.study.adhoc import gather
+from fedkeel.study.plan import Measure
+from fedkeel.study.store import PLAN
+from fedkeel.study.table import lines
+from tests.helpers.studies import by_hand, fill, row, write_run
+
+ADAM = {"name": "fedadam", "client": None, "server": None}
+
+
+def written(place: Path, *experiments: dict[str, Any]) -> list[Path]:
+    return [write_run(place / f"r{n}", [row(1, 0.5), row(2, 0.6)], each) for n, each in enumerate(experiments)]
+
+
+def told(place: Path, *experiments: dict[str, Any]) -> list[tuple[str, int]]:
+    found = gather(written(place, *experiments))
+    return [(each.variant, each.seed) for each in found.outcomes]
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_variant(tmp_path: Path) -> None:
+    different = ({"seed": n, "executor": {"kind": "serial", "stack": n}, "threads": n + 1} for n in range(3))
+    assert told(tmp_path, *different) == [("fedavg", 0), ("fedavg", 1), ("fedavg", 2)]
+
+
+def test_variants_are_called_by_what_they_have_differently(tmp_path: Path) -> None:
+    rates = ({"local": {"lr": lr, "epochs": 1}, "seed": seed} for lr in (0.1, 0.2) for seed in (0, 1))
+    assert told(tmp_path / "a", *rates) == [
+        *(("fedavg, local.lr=0.1", 0), ("fedavg, local.lr=0.1", 1)),
+        *(("fedavg, local.lr=0.2", 0), ("fedavg, local.lr=0.2", 1)),
+    ]
+    methods = ({"algorithm": {"name": "fedprox", "mu": 0.1}}, {"algorithm": {"name": "fedavg"}})
+    assert told(tmp_path / "b", *methods) == [("fedprox", 0), ("fedavg", 0)]
+
+
+def test_settings_of_the_server_tell_variants_apart(tmp_path: Path) -> None:
+    """Otherwise runs with different ones would be taken for seeds of one variant."""
+    rates = ({"algorithm": {**ADAM, "server_lr": lr}, "seed": seed} for seed, lr in enumerate((0.1, 0.01)))
+    assert told(tmp_path, *rates) == [("fedadam, server_lr=0.1", 0), ("fedadam, server_lr=0.01", 1)]
+
+
+def test_rules_of_other_methods_tell_variants_apart(tmp_path: Path) -> None:
+    found = told(tmp_path, {"algorithm": ADAM}, {"algorithm": {**ADAM, "client": "fedsam"}, "seed": 1})
+    assert found == [("fedadam", 0), ("fedadam, client=fedsam", 1)]
+
+
+def test_a_name_is_that_of_a_variant_only_if_its_runs_have_the_same_settings(tmp_path: Path) -> None:
+    named = ({"name": "mine", "seed": seed, "clients": 5} for seed in (0, 1))
+    assert told(tmp_path / "a", *named, {"name": "other", "clients": 6}) == [("mine", 0), ("mine", 1), ("other", 0)]
+    both = ({"name": "mine", "seed": 0, "clients": 5}, {"name": "mine", "seed": 1, "clients": 6})
+    assert told(tmp_path / "b", *both) == [("fedavg, clients=5", 0), ("fedavg, clients=6", 1)]
+
+
+def test_the_same_run_a_second_time_counts_as_another(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / name / "same", [row(1, score)]) for name, score in (("a", 0.1), ("b", 0.2), ("c", 0.3))
+    ]
+    found = gather(paths)
+    assert [each.variant for each in found.outcomes] == ["fedavg", "fedavg (same)", "fedavg (same) (same)"]
+    assert [line.accuracy and line.accuracy.mean for line in lines(found)] == [0.1, 0.2, 0.3]
+
+
+def test_runs_are_compared_at_equal_time_if_one_is_asynchronous(tmp_path: Path) -> None:
+    assert gather(written(tmp_path / "a", {}, {"algorithm": {"name": "fedprox"}})).measure.at == "rounds"
+    paths = written(tmp_path / "b", {}, {"algorithm": {"name": "fedasmu"}})
+    assert gather(paths).measure == Measure("time")
+    assert gather(paths, at="bytes").limits == {"": 14.0}
+    gone = written(tmp_path / "c", {"algorithm": {"name": "gone:Method"}}, {"algorithm": {"name": "fedbuff"}})
+    assert gather(gone).measure.at == "time"  # code that is no longer there does not matter
+
+
+def test_the_target_is_that_of_all_runs_or_the_one_asked_for(tmp_path: Path) -> None:
+    same = written(tmp_path / "a", {"target_accuracy": 0.6}, {"target_accuracy": 0.6, "seed": 1})
+    assert gather(same).measure.target == 0.6
+    assert [each.rounds_to_target for each in gather(same).outcomes] == [2, 2]
+    assert gather(same, target=0.5).measure.target == 0.5
+    assert gather(written(tmp_path / "b", {"target_accuracy": 0.6}, {"target_accuracy": 0.7})).measure.target is None
+
+
+def test_a_comparison_is_read_as_it_was_planned_or_seen_in_another_way(tmp_path: Path) -> None:
+    plan = by_hand([("", "a", 0), ("", "b", 0)], Measure("rounds", until=1, target=0.5, reference="a"))
+    fill(plan, tmp_path, {(name, 0): [row(n, n / 4) for n in (1, 2, 3)] for name in "ab"})
+    found = gather([tmp_path])
+    assert (found.measure, found.limits, found.title) == (plan.measure, {"": 1.0}, "by hand")
+    other = gather([tmp_path], "uploads", 0.75)
+    assert other.measure == Measure("uploads", until=None, target=0.75, reference="a")
+    assert other.limits == {"": 9.0}  # one round is not one upload
+    assert other.outcomes[0].rounds_to_target == 3
+    assert gather([tmp_path], "rounds").limits == {"": 1.0}
+
+
+def test_one_run_is_repeated_by_a_command_of_its_own(tmp_path: Path) -> None:
+    (path,) = written(tmp_path / "with space", {})
+    found = gather([path])
+    assert (found.title, found.command) == ("fedavg", f"fedkeel run '{path}/experiment.yaml'")
+    two = gather(written(tmp_path / "two", {}, {"seed": 1}))
+    assert (two.title, two.command) == ("2 runs", f"fedkeel report {tmp_path}/two/r0 {tmp_path}/two/r1")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    (run,) = written(tmp_path / "a", {})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "planned").mkdir()
+    (tmp_path / "planned" / PLAN).write_text("{")
+    for paths, sentence in (
+        ([tmp_path / "none"], "none: there is no such folder; accepted: a run folder or a comparison"),
+        (
+            [run, tmp_path / "empty"],
+            "empty holds neither a run nor a comparison; accepted: a folder made by fedkeel run",
+        ),
+        ([run, tmp_path / "planned"], "planned is a comparison; accepted: one comparison by itself"),
+        ([tmp_path / "planned"], "comparison.json is missing or damaged"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            gather(paths)
+
+
+@pytest.mark.parametrize("broken", [{"algorithm": None}, {"seed": "x"}, {"seed": [1]}, {"algorithm": {"id": 1}}])
+def test_a_damaged_description_is_told(broken: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"experiment.yaml is damaged"):
+        gather(written(tmp_path, broken, {}))
