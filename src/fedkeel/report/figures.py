@@ -1,0 +1,138 @@
+"""Figures of a comparison, for papers and slides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from fedkeel.errors import InputError, unknown
+from fedkeel.report.dots import final_accuracies, to_target
+from fedkeel.report.grid import GREY, STEPS, grid, legend, line_style, pages, same_limits
+from fedkeel.report.palette import style
+from fedkeel.report.save import save
+from fedkeel.report.scales import Scale, axis
+from fedkeel.study.curves import SCALES, Curve, mean_curve
+from fedkeel.study.plan import At
+from fedkeel.study.results import Results
+
+FORMATS = ("png", "svg", "pdf")
+DPI = 200
+DOTTED: dict[str, Any] = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 1}
+Curves = dict[tuple[str, str], Curve]
+"""By scene and variant."""
+
+
+def figures(results: Results, folder: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Draw all figures that the runs allow, and write each in each format; the files, in order.
+
+    They are: the accuracy over rounds, virtual time, uploads and bytes; the final accuracies; and what it took to
+    reach the target, if there is one, in virtual time and on the scale of the measure. Runs that are not
+    finished take part in the curves only.
+    """
+    for each in formats:
+        if each not in FORMATS:
+            raise unknown("formats", each, FORMATS)
+    if not any(run.history for run in results.outcomes):
+        raise InputError("figures: no run has an evaluation yet; accepted: at least one run that has")
+    written = []
+    for name, figure in _drawn(results):
+        for each in formats:
+            path = folder / f"{name}.{each}"
+            save(figure, path, dpi=DPI)
+            written.append(path)
+    return written
+
+
+def _drawn(results: Results) -> Iterator[tuple[str, Figure]]:
+    """All figures one by one, each with the name of its file."""
+    for at in SCALES:
+        curves = _curves(results, at)
+        if any(len(curve.x) and curve.x[-1] > 0 for curve in curves.values()):
+            for number, scenes in enumerate(pages(results.scenes), 1):
+                yield _numbered(f"accuracy-over-{at}", number), _learning(results, scenes, at, curves)
+    scales: list[At] = list(dict.fromkeys([results.measure.at, "time"]))
+    for number, scenes in enumerate(pages(results.scenes), 1):
+        dots = {"final-accuracy": final_accuracies(results, scenes)}
+        dots |= {f"{at}-to-target": to_target(results, scenes, at) for at in scales}
+        for name, figure in dots.items():
+            if figure is not None:
+                yield _numbered(name, number), figure
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
+
+
+def _curves(results: Results, at: At) -> Curves:
+    cells = [(scene, variant) for scene in results.scenes for variant in results.variants]
+    found = {cell: mean_curve(results.of(*cell), at, "accuracy") for cell in cells}
+    return {cell: curve for cell, curve in found.items() if len(curve.x)}
+
+
+def _learning(results: Results, scenes: Sequence[str], at: At, curves: Curves) -> Figure:
+    """The accuracy over a scale."""
+    alone = len(scenes) == 1
+    figure, panels = grid(scenes, *((5.6, 3.3) if alone else (3.1, 2.4)))
+    scale = axis(at, max(curve.x[-1] for curve in curves.values()))
+    for panel, scene in zip(panels, scenes, strict=True):
+        shown = {variant: curves[scene, variant] for variant in results.variants if (scene, variant) in curves}
+        ends = {curve.x[-1] for curve in shown.values()}
+        for variant, curve in shown.items():
+            _draw(panel, curve, results.variants.index(variant), scale, marked=len(ends) > 1)
+        if results.measure.target is not None:
+            panel.axhline(100 * results.measure.target, **DOTTED)
+        if (limit := _limit(results, scene, at, max(ends, default=0))) is not None:
+            panel.axvline(limit / scale.unit, **DOTTED)
+        _scale(panel, scale)
+    same_limits(panels, "y")
+    _name_axes(panels, scale.label, "test accuracy (%)")
+    cut = any(_limit(results, cell[0], at, curve.x[-1]) is not None for cell, curve in curves.items())
+    entries = [(each, style(place)) for place, each in enumerate(results.variants)]
+    legend(figure, entries, _caption(results.measure.target, curves, cut))
+    return figure
+
+
+def _draw(panel: Any, curve: Curve, place: int, scale: Scale, marked: bool) -> None:
+    look = style(place)
+    x = curve.x / scale.unit
+    if curve.count > 1:
+        panel.fill_between(x, 100 * curve.low, 100 * curve.high, color=look.light, alpha=0.16, linewidth=0)
+    panel.plot(x, 100 * curve.mean, **line_style(look), zorder=3)
+    if marked or len(x) == 1:  # a line that is shorter than others ends where its runs do
+        panel.plot(x[-1:], 100 * curve.mean[-1:], "o", color=look.light, markersize=4.5, markeredgecolor="w", zorder=4)
+
+
+def _scale(panel: Any, scale: Scale) -> None:
+    panel.set_xlim(left=0)
+    panel.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS, integer=scale.whole))
+    panel.yaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
+    if scale.whole:
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _name_axes(panels: Sequence[Any], x: str, y: str) -> None:
+    for panel in panels:
+        place = panel.get_subplotspec()
+        panel.set_xlabel(x, fontsize=9)
+        if place.is_first_col():
+            panel.set_ylabel(y, fontsize=9)
+
+
+def _limit(results: Results, scene: str, at: At, end: float) -> float | None:
+    """Where on this scale the runs of a scene are compared, if that is before the end of a curve."""
+    limit = results.limits.get(scene)
+    return limit if at == results.measure.at and limit is not None and limit < end else None
+
+
+def _caption(target: float | None, curves: Curves, cut: bool) -> str:
+    counts = sorted({curve.count for curve in curves.values()})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    band = f"Mean of {seeds} seeds; the band goes from the lowest to the highest of them."
+    lines = "" if target is None else f" Dotted: the target, {100 * target:g}\N{NO-BREAK SPACE}%."
+    if cut:
+        lines = f"{lines.removesuffix('.') or ' Dotted'}{', and ' if lines else ': '}where runs are compared."
+    return f"{'One seed.' if counts == [1] else band}{lines}"

@@ -1,0 +1,102 @@
+"""Figures of a comparison: one panel per scene, with one legend and one caption for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+from textwrap import fill, shorten
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from fedkeel.errors import label
+from fedkeel.report.palette import Style
+
+MOST_PANELS = 24
+"""In one figure; more scenes get another one."""
+SQUEEZE = 2.5
+"""By how much the range of a panel may grow so that all have the same."""
+STEPS = (1, 2, 2.5, 5, 10)
+"""Between two marks of an axis, times a power of ten."""
+GREY, INK = "#6b6b6b", "#222222"
+LONGEST = 48
+"""Letters of a name."""
+
+
+def pages(scenes: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many scenes as fit into a figure."""
+    for first in range(0, len(scenes), MOST_PANELS):
+        yield scenes[first : first + MOST_PANELS]
+
+
+def columns(panels: int) -> int:
+    """Of a grid: up to three, and two where that leaves no gap."""
+    return 2 if panels in (2, 4) else min(3, panels)
+
+
+def grid(scenes: Sequence[str], width: float, height: float) -> tuple[Figure, list[Any]]:
+    """A figure with a panel per scene, each of this size in inches, titled by the scene where there are several."""
+    across = columns(len(scenes))
+    down = ceil(len(scenes) / across)
+    spacing = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, wspace=0.03, hspace=0.04)
+    figure = Figure(figsize=(across * width, down * height + 0.7), layout=spacing)
+    panels = figure.subplots(down, across, squeeze=False).flatten().tolist()
+    for panel in panels[len(scenes) :]:
+        panel.remove()
+    for panel, scene in zip(panels, scenes, strict=False):
+        _dress(panel)
+        panel.set_title(name(scene), fontsize=9, color=INK, loc="left", parse_math=False)
+    return figure, panels[: len(scenes)]
+
+
+def _dress(panel: Any) -> None:
+    panel.grid(color="#d9d9d9", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(GREY)
+    panel.tick_params(labelsize=8, color=GREY, labelcolor=INK)
+
+
+def name(words: str) -> str:
+    """Of a variant or a scene, not too long."""
+    return shorten(label(words), LONGEST, placeholder=" …") if words else ""
+
+
+def line_style(style: Style, width: float = 1.6) -> dict[str, Any]:
+    """As Matplotlib wants it."""
+    dashes = (0, style.dash) if style.dash else "-"
+    return {"color": style.light, "linestyle": dashes, "linewidth": width, "solid_capstyle": "round"}
+
+
+def legend(figure: Figure, entries: Sequence[tuple[str, Style]], caption: str) -> None:
+    """Below all panels: the variants, and under them what the marks mean."""
+    figure.supxlabel(fill(caption, int(figure.get_figwidth() * 18)), fontsize=7.5, color=GREY)
+    if len(entries) < 2:
+        return
+    handles = [Line2D([], [], **line_style(style, 1.8)) for _, style in entries]
+    widest = max(len(name(words)) for words, _ in entries) * 0.075 + 0.75
+    across = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
+    found = figure.legend(
+        handles,
+        [name(words) for words, _ in entries],
+        loc="outside upper center",
+        ncols=ceil(len(entries) / ceil(len(entries) / across)),
+        frameon=False,
+        fontsize=8.5,
+        handlelength=2.8,
+        columnspacing=1.6,
+        borderpad=0.1,
+    )
+    for text in found.get_texts():
+        text.set_parse_math(False)  # a name may hold a dollar sign
+
+
+def same_limits(panels: Sequence[Any], which: str) -> None:
+    """The same range on the `x` or the `y` axis of all panels, unless that would squeeze some."""
+    ranges = [getattr(panel, f"get_{which}lim")() for panel in panels]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    if high - low <= SQUEEZE * min(high - low for low, high in ranges):
+        for panel in panels:
+            panel.set(**{f"{which}lim": (low, high)})

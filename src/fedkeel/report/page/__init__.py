@@ -1,0 +1,1 @@
+"""The report: one HTML page for a run or a comparison, which needs no network and no other file."""

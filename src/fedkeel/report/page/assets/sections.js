@@ -1,0 +1,334 @@
+// The sections of the page, in their order. Each returns its content, or nothing where there is nothing to say.
+
+const here = (list) => list.filter((each) => each.scene === state.scene);
+
+function section(id, title, ...content) {
+  const parts = content.flat().filter(Boolean);
+  return parts.length
+    ? h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title`, text: title }), parts)
+    : null;
+}
+
+function figure(title, sentence, className) {
+  const holder = h("div", {
+    class: `chart ${className ?? ""}`,
+    tabindex: 0,
+    role: "group",
+    "aria-label": `${title}. ${sentence}`,
+  });
+  return [h("figure", null, h("h3", { text: title }), holder, h("figcaption", { text: sentence })), holder];
+}
+
+function drawn(title, sentence) {
+  const holder = h("div", { class: "drawing" });
+  return [h("figure", null, h("h3", { text: title }), holder, h("figcaption", { text: sentence })), holder];
+}
+
+function note(text) {
+  return h("p", { class: "note", text });
+}
+
+function resultSection(digest) {
+  const lines = here(digest.lines);
+  if (digest.figures) return section("result", "Result", figureTiles(digest));
+  return section("result", "Result", standingTable(digest, lines), standingNote(lines));
+}
+
+function whenReached(found) {
+  if (found.rounds_to_target === null) return "not reached";
+  const cost = `${seconds(found.seconds_to_target)} and ${bytes(found.bytes_to_target)}`;
+  return `reached in round ${found.rounds_to_target}, after ${cost}`;
+}
+
+function figureTiles(digest) {
+  const found = digest.figures;
+  const { target } = digest.measure;
+  const tiles = [
+    [
+      "Test accuracy",
+      percent(found.accuracy, 2),
+      digest.runs.failed ? "when it failed" : digest.complete ? "at the end" : "so far",
+    ],
+    ["Highest", percent(found.best_accuracy, 2), "of all evaluations"],
+    ["Test loss", short(found.loss, 4), ""],
+    found.clients && [
+      "Worst tenth of clients",
+      percent(found.clients.worst_decile, 1),
+      `mean of all ${percent(found.clients.mean, 1)}`,
+    ],
+    ["Rounds", count(found.rounds), `${count(found.uploads)} uploads`],
+    ["Virtual time", seconds(found.virtual_seconds), ""],
+    [
+      "Bytes",
+      bytes(found.bytes_up === null ? null : found.bytes_up + found.bytes_down),
+      `${bytes(found.bytes_up)} of them up`,
+    ],
+    target !== null && ["Target", `${short(100 * target)}\u00a0%`, whenReached(found)],
+  ];
+  if (found.rounds === null) return note("There is no evaluation yet.");
+  return h(
+    "dl",
+    { class: "tiles" },
+    tiles
+      .filter(Boolean)
+      .map(([name, value, more]) =>
+        h(
+          "div",
+          null,
+          h("dt", { text: name }),
+          h("dd", null, h("span", { class: "value", text: value }), h("span", { class: "more", text: more })),
+        ),
+      ),
+  );
+}
+
+function scenesSection(digest) {
+  if (digest.scenes.length < 2) return null;
+  const made = section("scenes", "All scenes", sceneTable(digest), digest.tasks.length > 0 && taskTable(digest));
+  if (digest.tasks.length > 1) {
+    const [element, holder] = figure(
+      "Performance profile",
+      "Share of runs, over all scenes, whose accuracy is above a threshold; bands are 95 % intervals.",
+    );
+    made.append(element);
+    later(() =>
+      chart(holder, {
+        lines: digest.tasks.map((each) => ({
+          variant: digest.variants[each.variant],
+          ...each.profile,
+          x: each.profile.x.map((x) => 100 * x),
+        })),
+        xLabel: "accuracy above (%)",
+        yLabel: "share of runs (%)",
+        factor: 100,
+        zero: true,
+        format: (v) => percent(v / 100),
+      }),
+    );
+  }
+  return made;
+}
+
+function targetSection(digest) {
+  const { target } = digest.measure;
+  if (target === null || digest.figures || !digest.runs.finished) return null;
+  return section(
+    "target",
+    `What it took to reach ${short(100 * target)}\u00a0%`,
+    targetTable(digest, here(digest.lines)),
+  );
+}
+
+const CURVES = [
+  ["accuracy", "Test accuracy", "test accuracy (%)", 100, (v) => `${fixed(v, 2)} %`],
+  ["loss", "Test loss", "test loss", 1, (v) => short(v, 4)],
+  ["train_loss", "Training loss", "training loss", 1, (v) => short(v, 4)],
+];
+
+function curvesSection(digest) {
+  const found = here(digest.curves);
+  if (!found.length) return section("curves", "Learning curves", note("There is no evaluation yet."));
+  const grid = h("div", { class: "figures" });
+  for (const curve of CURVES) curveFigure(digest, found, grid, curve);
+  return section("curves", "Learning curves", curveControls(digest), grid);
+}
+
+function curveControls(digest) {
+  const buttons = Object.entries(AXES).map(([at, { name }]) =>
+    h("button", {
+      type: "button",
+      "aria-pressed": String(state.axis === at),
+      "data-axis": at,
+      onclick: () => choose({ axis: at }),
+      text: name,
+    }),
+  );
+  const axes = h("div", { class: "segments", role: "group", "aria-label": "Horizontal axis" }, buttons);
+  const check = h("input", {
+    type: "checkbox",
+    id: "seeds",
+    checked: state.seeds,
+    onchange: (event) => choose({ seeds: event.target.checked }),
+  });
+  const seeds = here(digest.seed_lines).length > 0 && h("label", { class: "check" }, check, "Each seed");
+  const reset = h("button", {
+    type: "button",
+    class: "plain",
+    "data-reset": "curves",
+    onclick: () => resetZoom("curves"),
+    text: "Reset zoom",
+    hidden: true,
+  });
+  return h(
+    "div",
+    { class: "controls" },
+    axes,
+    seeds,
+    reset,
+    h("span", { class: "hint", text: "Drag to zoom, double-click for all." }),
+  );
+}
+
+function curveFigure(digest, found, grid, [column, title, yLabel, factor, format]) {
+  const lines = found
+    .map((each) => ({ variant: digest.variants[each.variant], ...each.axes[state.axis]?.[column] }))
+    .filter((each) => each.x);
+  if (!lines.length) return;
+  const several = lines.some((each) => each.low);
+  const seeds = state.seeds
+    ? here(digest.seed_lines).map((each) => ({
+        variant: digest.variants[each.variant],
+        x: each.x[state.axis],
+        y: each[column],
+      }))
+    : [];
+  const [element, holder] = figure(title, curveSentence(digest, column, several), column === "accuracy" ? "large" : "");
+  element.classList.toggle("wide", column === "accuracy");
+  grid.append(element);
+  const { label, units, whole } = AXES[state.axis];
+  const limit = digest.measure.limits[state.scene];
+  const furthest = Math.max(...lines.map((each) => each.x.at(-1)));
+  const marks = {
+    y: column === "accuracy" && digest.measure.target !== null ? 100 * digest.measure.target : undefined,
+    x: digest.measure.at === state.axis && limit !== null && limit < furthest ? limit : undefined,
+  };
+  later(() =>
+    chart(holder, { lines, seeds, xLabel: label, yLabel, group: "curves", units, whole, factor, format, marks }),
+  );
+}
+
+function curveSentence(digest, column, several) {
+  const lines =
+    several && column === "accuracy"
+      ? "Lines are means over seeds; bands reach from the lowest seed to the highest."
+      : "";
+  const target =
+    column === "accuracy" && digest.measure.target !== null
+      ? `The dotted line is the target, ${short(100 * digest.measure.target)}\u00a0%.`
+      : "";
+  const what = column === "train_loss" ? "Of the samples that participants saw, when they saw them." : "";
+  return [what, lines, target].filter(Boolean).join(" ");
+}
+
+function clientsSection(digest) {
+  const found = here(digest.clients);
+  if (!found.length && !digest.complete) return null;
+  if (!found.length)
+    return section(
+      "clients",
+      "Accuracy by client",
+      note("Not recorded. Runs with evaluate_clients=true test the model on every client's own share of the test set."),
+    );
+  const content = [
+    ["accuracy", "On clients' own test data"],
+    ["finetuned", "The same after fine-tuning"],
+  ].flatMap(([column, title]) => {
+    const rows = found.filter((each) => each.column === column);
+    return rows.length ? [clientFigure(digest, rows, title)] : [];
+  });
+  return section("clients", "Accuracy by client", content);
+}
+
+function clientFigure(digest, found, title) {
+  const [element, holder] = drawn(
+    title,
+    "How many clients have which accuracy, over all seeds. Upright lines: mean of the worst tenth, and mean of all.",
+  );
+  const rows = found.map((each) => ({
+    variant: digest.variants[each.variant],
+    bars: each.bars,
+    marks: [[each.worst], [each.mean]],
+    title: `mean ${percent(each.mean)}, worst tenth ${percent(each.worst)}`,
+  }));
+  later(() =>
+    drawing(holder, (width) =>
+      histograms(width, {
+        rows: visible(rows),
+        step: 1 / found[0].bars.length,
+        most: 1,
+        label: "accuracy of a client (%)",
+        format: (v) => fixed(100 * v, 0),
+        what: "clients",
+      }),
+    ),
+  );
+  return element;
+}
+
+const visible = (rows) => rows.filter((each) => !state.hidden.has(each.variant.name));
+
+function updatesSection(digest) {
+  const found = here(digest.jobs);
+  const line = (name) =>
+    found.filter((each) => each[name]).map((each) => ({ variant: digest.variants[each.variant], ...each[name] }));
+  const grid = h("div", { class: "figures" });
+  const add = (name, title, sentence, more) => {
+    const lines = line(name);
+    if (!lines.length) return;
+    const [element, holder] = figure(title, sentence);
+    grid.append(element);
+    later(() => chart(holder, { lines, whole: true, format: (v) => short(v, 4), ...more }));
+  };
+  const band = "Mean of the uploads; bands reach from the least to the most.";
+  add("rates", "Learning rates", `${band} All local epochs.`, {
+    xLabel: "round of the dispatch",
+    yLabel: "learning rate",
+    zero: true,
+  });
+  add("weights", "Weights of uploads", `${band} As the server rule gave them.`, {
+    xLabel: "round of the dispatch",
+    yLabel: "weight",
+    zero: true,
+  });
+  add("weight_at", "Weight by staleness", band, { xLabel: "staleness (versions)", yLabel: "weight", zero: true });
+  const stale = stalenessFigure(digest, found);
+  if (stale) grid.append(stale);
+  const cut = found.filter((each) => each.cut).map((each) => digest.variants[each.variant].name);
+  const seedsOf = [...new Set(found.map((each) => each.seed))].join(", ");
+  const read = short(Math.max(...found.map((each) => each.rows)), 6);
+  const some = cut.length ? ` Of ${listed(cut)} only the first ${read} uploads were read.` : "";
+  const which = `Of one run each, seed ${seedsOf}.${some}`;
+  if (!grid.children.length) return null;
+  return section("updates", "Learning rates, staleness and weights", digest.figures ? null : note(which), grid);
+}
+
+function stalenessFigure(digest, found) {
+  const stale = found.filter((each) => each.staleness);
+  if (!stale.length) return null;
+  const most = Math.max(...stale.map((each) => each.staleness.most)) + 1;
+  const step = Math.max(...stale.map((each) => each.staleness.width));
+  const red = stale.some((each) => each.staleness.refused.some(Boolean)) ? " Red: refused by the server rule." : "";
+  const [element, holder] = drawn(
+    "Staleness",
+    `How many uploads arrived after how many versions of the model had been published since they started.${red}`,
+  );
+  const rows = stale.map((each) => ({
+    variant: digest.variants[each.variant],
+    bars: regrouped(each.staleness.accepted, step / each.staleness.width),
+    refused: regrouped(each.staleness.refused, step / each.staleness.width),
+    marks: [[each.staleness.mean + (step === 1 ? 0.5 : 0)]],
+    title: `mean ${short(each.staleness.mean)}, most ${each.staleness.most}`,
+  }));
+  later(() =>
+    drawing(holder, (width) =>
+      histograms(width, {
+        rows: visible(rows),
+        step,
+        most: Math.ceil(most / step) * step,
+        label: "staleness (versions)",
+        format: (v) => short(v),
+        what: "uploads",
+        whole: true,
+      }),
+    ),
+  );
+  return element;
+}
+
+/** Bars of another width, which is about so many times as large. */
+function regrouped(bars, times) {
+  const wide = Math.max(1, Math.round(times));
+  return Array.from({ length: Math.ceil(bars.length / wide) }, (_, at) =>
+    bars.slice(at * wide, (at + 1) * wide).reduce((a, b) => a + b, 0),
+  );
+}

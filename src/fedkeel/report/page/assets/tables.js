@@ -1,0 +1,264 @@
+// Tables: what each variant came to, what the target cost, and what holds over all scenes.
+
+/** A table; on a phone its rows turn into cards (`cards`), or else it scrolls in a box of its own. */
+function table({ caption, heads, rows, cards }) {
+  const head = heads.map((each) => h("th", { scope: "col", class: each.number && "number", text: each.text }));
+  const body = h(
+    "tbody",
+    null,
+    rows.map((row) => tableRow(row, heads)),
+  );
+  const parts = [h("thead", null, h("tr", null, head)), body];
+  if (cards) {
+    return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("caption", { text: caption }), parts));
+  }
+  const box = { class: "scroll", tabindex: 0, role: "region", "aria-label": caption };
+  const below = h("p", { class: "caption", text: caption });
+  return h("div", { class: "boxed" }, h("div", box, h("table", { "aria-label": caption }, parts)), below);
+}
+
+function tableRow({ cells, variant, marked }, heads) {
+  const parts = cells.map((cell, at) => {
+    const content = cell instanceof Node || Array.isArray(cell) ? [cell].flat() : [String(cell)];
+    const number = heads[at].number && "number";
+    return at === 0
+      ? h("th", { scope: "row" }, content)
+      : h("td", { class: number, "data-label": heads[at].text }, content);
+  });
+  return h("tr", { "data-variant": variant?.name, class: marked && "marked" }, parts);
+}
+
+const WHY_BADGE = {
+  best: "Its difference to every other method lies outside the noise.",
+  level: "It cannot be told apart from the highest mean.",
+  failed: "Every run failed.",
+};
+
+function badge(standing) {
+  return standing && h("span", { class: `badge ${standing}`, title: WHY_BADGE[standing], text: standing });
+}
+
+function named(variant, line) {
+  return [
+    h(
+      "div",
+      { class: "method" },
+      swatch(variant),
+      h("span", { class: "name", text: variant.name }),
+      line && badge(line.standing || nothingLeft(line)),
+    ),
+    line?.sentence && h("p", { class: "sentence", text: sentenceCase(line.sentence) }),
+  ];
+}
+
+function nothingLeft(line) {
+  return line.failed > 0 && !line.finished && !line.pending && "failed";
+}
+
+function sentenceCase(text) {
+  const told = text.replace(/(^|\s)-(?=\d)/g, `$1${MINUS}`);
+  return told ? `${told[0].toUpperCase()}${told.slice(1)}${/[.!?]$/.test(told) ? "" : "."}` : "";
+}
+
+function decimalsOf(lines) {
+  const halves = lines
+    .map((each) => each.accuracy)
+    .filter((each) => each && each.low !== null)
+    .map((each) => 50 * (each.high - each.low));
+  return halves.length && Math.min(...halves) >= 1 ? 1 : 2;
+}
+
+function runsDone(line) {
+  const all = line.finished + line.failed + line.pending;
+  const more = [line.failed && `${line.failed} failed`, line.pending && `${line.pending} to come`].filter(Boolean);
+  return `${line.finished} of ${all}${more.length ? `, ${more.join(", ")}` : ""}`;
+}
+
+function standingTable(digest, lines) {
+  const { reference } = digest.measure;
+  const decimals = decimalsOf(lines);
+  const points = (value) => fixed(100 * value, decimals);
+  const known = lines.map((each) => each.accuracy).filter(Boolean);
+  const bounds = known.flatMap((each) => [each.mean, each.low ?? each.mean, each.high ?? each.mean]);
+  const [least, most] = [Math.max(0, Math.min(...bounds)), Math.min(1, Math.max(...bounds))];
+  const sure = known.some((each) => each.low !== null);
+  const against = reference !== null && lines.some((each) => each.difference);
+  const heads = [
+    { text: "Method" },
+    { text: "Accuracy, %", number: true },
+    ...(sure ? [{ text: `95 % interval, ${fixed(100 * least, 0)} to ${fixed(100 * most, 0)} %` }] : []),
+    ...(against ? [{ text: `Against ${reference}, points`, number: true }] : []),
+    { text: "Highest, %", number: true },
+    { text: "Test loss", number: true },
+    { text: "Runs finished", number: true },
+  ];
+  const rows = lines.map((line) => {
+    const variant = digest.variants[line.variant];
+    const cells = [
+      named(variant, line),
+      h("b", { text: interval(line.accuracy, points) }),
+      ...(sure ? [line.accuracy ? intervalLine(line.accuracy, variant, least, most) : NOTHING] : []),
+      ...(against ? [difference(line.difference, decimals)] : []),
+      line.best_accuracy ? points(line.best_accuracy.mean) : NOTHING,
+      line.loss ? fixed(line.loss.mean, 3) : NOTHING,
+      runsDone(line),
+    ];
+    return { cells, variant, marked: line.standing === "best" };
+  });
+  return table({ caption: standingCaption(digest, sure), heads, rows, cards: true });
+}
+
+function difference(found, decimals) {
+  if (!found) return NOTHING;
+  const mean = signed(100 * found.mean, decimals);
+  if (found.low === null) return mean;
+  const range = `${fixed(100 * found.low, decimals)} to ${fixed(100 * found.high, decimals)}`;
+  return h("div", null, mean, h("div", { class: "range", text: range }));
+}
+
+function where(digest) {
+  const { at, limits } = digest.measure;
+  const limit = limits[state.scene];
+  if (limit === null || limit === undefined) return "";
+  const words = {
+    rounds: `after ${plural(limit, "round")}`,
+    time: `after ${seconds(limit)} of virtual time`,
+    uploads: `after ${plural(limit, "upload")}`,
+    bytes: `after ${bytes(limit)} up and down`,
+  };
+  return words[at];
+}
+
+function standingCaption(digest, sure) {
+  if (!digest.runs.finished) return "No run is finished yet.";
+  const { last } = digest.measure;
+  const what = last > 1 ? `Mean test accuracy of the last ${last} evaluations` : "Test accuracy";
+  const seeds = sure
+    ? "mean over seeds ± half of the 95 % interval (Student's t)"
+    : "one seed, so there is no interval, and differences may be noise";
+  return `${[what, where(digest)].filter(Boolean).join(" ")}; ${seeds}.`;
+}
+
+function standingNote(lines) {
+  if (lines.filter((line) => line.accuracy).length < 2) return null;
+  if (lines.some((line) => line.standing === "best")) {
+    return note("Best: its difference to every other method, seed by seed, lies outside the noise.");
+  }
+  const level = lines.filter((line) => line.standing === "level");
+  const why =
+    level.length > 1
+      ? `${level.length} of them cannot be told apart from the highest mean`
+      : "what sets them apart may be noise when all are compared at once (Holm's correction)";
+  return note(`No method is called best: ${why}. More seeds would tell more.`);
+}
+
+function targetTable(digest, lines) {
+  const columns = [
+    ["rounds_to_target", "Rounds", COUNTS],
+    ["seconds_to_target", "Virtual time", TIMES],
+    ["uploads_to_target", "Uploads", COUNTS],
+    ["bytes_to_target", "Bytes", SIZES],
+  ];
+  const heads = [
+    { text: "Method" },
+    { text: "Reached by", number: true },
+    ...columns.map(([, text]) => ({ text, number: true })),
+  ];
+  const rows = lines.map((line) => {
+    const variant = digest.variants[line.variant];
+    const costs = columns.map(([name, , units]) => quantityInterval(line[name], units));
+    const reached = line.finished ? `${line.reached} of ${plural(line.finished, "run")}` : NOTHING;
+    return { variant, cells: [named(variant), reached, ...costs] };
+  });
+  return table({
+    caption: "Mean over the runs that reached it, ± half of the 95 % interval. Bytes count both directions.",
+    heads,
+    rows,
+    cards: true,
+  });
+}
+
+/** Scenes below each other, methods beside each other, with the best of each row. */
+function sceneTable(digest) {
+  const heads = [{ text: "Scene" }, ...digest.variants.map((each) => ({ text: each.name, number: true }))];
+  const decimals = decimalsOf(digest.lines);
+  const rows = digest.scenes.map((scene, place) => ({
+    cells: [scene, ...digest.variants.map((_, variant) => sceneCell(digest, place, variant, decimals))],
+  }));
+  const bold = digest.lines.some((line) => line.standing === "best")
+    ? " Bold: best in its row, outside the noise."
+    : "";
+  return table({ caption: `Test accuracy in %, mean over seeds ± half of the 95 % interval.${bold}`, heads, rows });
+}
+
+function sceneCell(digest, scene, variant, decimals) {
+  const line = digest.lines.find((each) => each.scene === scene && each.variant === variant);
+  if (!line?.accuracy) return line?.failed ? h("span", { class: "reason", text: "failed" }) : NOTHING;
+  const text = interval(line.accuracy, (value) => fixed(100 * value, decimals));
+  return h(line.standing === "best" ? "b" : "span", { text });
+}
+
+function bounds(found) {
+  return found.low === null ? "" : ` (${fixed(100 * found.low, 1)} to ${fixed(100 * found.high, 1)})`;
+}
+
+function taskTable(digest) {
+  const { reference } = digest.measure;
+  const better = digest.tasks.some((each) => each.improvement);
+  const heads = [
+    { text: "Method" },
+    { text: "Interquartile mean, %", number: true },
+    ...(better ? [{ text: `Beats ${reference} with probability`, number: true }] : []),
+  ];
+  const range = (found) => (found ? `${percent(found.mean)}${bounds(found)}` : NOTHING);
+  const rows = digest.tasks.map((each) => {
+    const variant = digest.variants[each.variant];
+    return { variant, cells: [named(variant), range(each.middle), ...(better ? [range(each.improvement)] : [])] };
+  });
+  return table({
+    caption: "Over all scenes, with 95 % intervals from a stratified bootstrap.",
+    heads,
+    rows,
+    cards: true,
+  });
+}
+
+function faultTable(digest, faults) {
+  const kinds = (part) => [...new Set(faults.flatMap((each) => Object.keys(each[part])))];
+  const columns = [
+    ...kinds("lost").map((kind) => ["lost", kind]),
+    ...kinds("refused").map((kind) => ["refused", kind]),
+  ];
+  const declined = faults.some((each) => each.declined);
+  const heads = [
+    { text: "Method" },
+    ...columns.map(([part, kind]) => ({ text: part === "lost" ? lostHead(kind) : `Refused: ${kind}`, number: true })),
+    ...(declined ? [{ text: "Declined by the server rule", number: true }] : []),
+  ];
+  const rows = faults.map((each) => {
+    const variant = digest.variants[each.variant];
+    const numbers = columns.map(([part, kind]) => short((each[part][kind] ?? 0) / each.runs, 4));
+    return { variant, cells: [named(variant), ...numbers, ...(declined ? [short(each.declined / each.runs, 4)] : [])] };
+  });
+  return table({
+    caption: "Jobs that did not arrive and uploads that were turned away, mean per run.",
+    heads,
+    rows,
+    cards: true,
+  });
+}
+
+function lostHead(kind) {
+  return kind === "in flight" ? "In flight at the end" : `${kind[0].toUpperCase()}${kind.slice(1)}`;
+}
+
+function failedTable(digest) {
+  const several = digest.scenes.length > 1;
+  const heads = [{ text: "Run" }, { text: "Got to round", number: true }, { text: "Reason" }];
+  const rows = digest.failed.map((each) => {
+    const variant = digest.variants[each.variant];
+    const name = [several && digest.scenes[each.scene], variant.name, `seed ${each.seed}`].filter(Boolean).join(", ");
+    return { variant, cells: [name, each.round ?? NOTHING, h("span", { class: "reason", text: each.reason })] };
+  });
+  return table({ caption: "Runs that failed. They count for no mean.", heads, rows, cards: true });
+}

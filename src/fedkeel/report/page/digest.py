@@ -1,0 +1,51 @@
+"""All that the page shows, as plain values that can be written as JSON: few numbers, whatever the size of the runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import fedkeel
+from fedkeel.report import palette
+from fedkeel.report.page import clients, curves, jobs, labels, settings, tables
+from fedkeel.report.page.cells import cells
+from fedkeel.study.results import Results
+
+SCHEMA = 1
+
+
+def digest(results: Results) -> dict[str, Any]:
+    """What the page shows of these runs, finished or not."""
+    found = cells(results)
+    states = Counter(run.state for run in results.outcomes)
+    return {
+        "schema": SCHEMA,
+        "fedkeel": fedkeel.__version__,
+        "title": results.title,
+        "scenes": results.scenes,
+        "variants": [_variant(place, name) for place, name in enumerate(results.variants)],
+        "seeds": results.seeds,
+        "runs": {"all": len(results.outcomes), **states},
+        "complete": not states["going on"] and not states["not begun"],
+        "measure": tables.compared(results),
+        "notes": list(results.notes),
+        "figures": tables.figures(results),
+        "lines": tables.standings(results),
+        "tasks": tables.over_scenes(results),
+        "failed": tables.unsuccessful(results),
+        "curves": curves.curves(found),
+        "seed_lines": curves.seeds(found),
+        "jobs": jobs.jobs(found),
+        "timelines": jobs.timelines(found),
+        "faults": jobs.faults(found),
+        "clients": clients.client_accuracies(found),
+        "labels": labels.labels(found),
+        "differing": settings.differing(found, results.scenes, results.variants),
+        "settings": settings.in_full(found),
+        "command": results.command,
+    }
+
+
+def _variant(place: int, name: str) -> dict[str, Any]:
+    style = palette.style(place)
+    return {"name": name, "light": style.light, "dark": style.dark, "dash": list(style.dash)}

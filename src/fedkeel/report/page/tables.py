@@ -1,0 +1,95 @@
+"""The tables of the page: what each variant came to, also over all scenes, and the runs that came to no end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import Any
+
+from fedkeel.report.page.compact import number, plain
+from fedkeel.study.results import UNITS, Results
+from fedkeel.study.statistics import Difference, Interval
+from fedkeel.study.table import Line, lines, many_tasks
+
+
+def standings(results: Results) -> list[dict[str, Any]]:
+    """The lines of the table, with the places of scene and variant instead of their names."""
+    return [_line(line, results.scenes.index, results.variants.index) for line in lines(results)]
+
+
+def _line(line: Line, scene: Callable[[str], int], variant: Callable[[str], int]) -> dict[str, Any]:
+    told = {each.name: _value(getattr(line, each.name)) for each in fields(line)}
+    return {**told, "scene": scene(line.scene), "variant": variant(line.variant)}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Difference):
+        return {**plain(asdict(value)), "clear": value.clear}
+    return plain(asdict(value)) if isinstance(value, Interval) else value
+
+
+def over_scenes(results: Results) -> list[dict[str, Any]]:
+    """What variants came to over all scenes; nothing where there is one."""
+    return [
+        {
+            "variant": results.variants.index(task.variant),
+            "middle": _value(task.middle),
+            "improvement": _value(task.improvement),
+            "profile": {
+                "x": [number(at) for at, _ in task.profile],
+                "mean": [number(share.mean) for _, share in task.profile],
+                "low": [number(share.low) for _, share in task.profile],
+                "high": [number(share.high) for _, share in task.profile],
+            },
+        }
+        for task in many_tasks(results)
+    ]
+
+
+def unsuccessful(results: Results) -> list[dict[str, Any]]:
+    """Runs that failed, each with its reason."""
+    return [
+        {
+            "scene": results.scenes.index(run.scene),
+            "variant": results.variants.index(run.variant),
+            "seed": run.seed,
+            "reason": run.failure,
+            "round": run.history[-1].get("round") if run.history else None,
+        }
+        for run in results.outcomes
+        if run.state == "failed"
+    ]
+
+
+def figures(results: Results) -> dict[str, Any] | None:
+    """The numbers of a run that is alone."""
+    if len(results.outcomes) != 1:
+        return None
+    run = results.outcomes[0]
+    last: dict[str, Any] = run.history[-1] if run.history else {}
+    told = {
+        "accuracy": run.accuracy,
+        "best_accuracy": run.best_accuracy,
+        "loss": run.loss,
+        "rounds": last.get("round"),
+        "virtual_seconds": run.summary.get("virtual_seconds", last.get("virtual_seconds")),
+        "uploads": last.get("updates"),
+        "bytes_up": last.get("bytes_up"),
+        "bytes_down": last.get("bytes_down"),
+        "rounds_to_target": run.rounds_to_target,
+        "seconds_to_target": run.seconds_to_target,
+        "uploads_to_target": run.uploads_to_target,
+        "bytes_to_target": run.bytes_to_target,
+    }
+    of_clients = run.summary.get("client_accuracy")
+    return {**plain(told), "clients": plain(of_clients) if isinstance(of_clients, dict) else None}
+
+
+def compared(results: Results) -> dict[str, Any]:
+    """How the runs are compared, and where in each scene."""
+    measure = results.measure
+    return {
+        **plain(asdict(measure)),
+        "unit": UNITS[measure.at],
+        "limits": [number(results.limits.get(scene)) for scene in results.scenes],
+    }
