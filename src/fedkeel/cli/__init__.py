@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fedkeel
-from fedkeel.cli import data, doctor, fleet, new, plot, run, show
+from fedkeel.cli import compare, data, doctor, fleet, new, plot, report, reproduce, run, show, sweep, watch
 from fedkeel.cli.exits import guarded
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _module in (run, show, plot, doctor):
+for _module in (run, compare, sweep, report, watch, reproduce, show, plot, doctor):
     app.registered_commands += _module.app.registered_commands
 for _name, _group in (("data", data.app), ("fleet", fleet.app), ("new", new.app)):
     app.add_typer(_group, name=_name)

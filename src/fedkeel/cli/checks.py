@@ -21,7 +21,7 @@ import fedkeel
 from fedkeel.errors import FedkeelError, words
 
 Verdict = Literal["ok", "optional", "warning", "broken"]
-EXTRAS = ("pyarrow", "flwr", "ray", "mlflow", "tensorboard", "optuna")
+EXTRAS = ("pyarrow", "flwr", "ray", "mlflow", "tensorboard", "wandb", "optuna")
 LITTLE_MEMORY = 1e9
 MOST_FILES = 50_000
 """That are counted in the cache."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from fedkeel.errors import InputError, StoppedError
 
 if TYPE_CHECKING:
     from fedkeel.config.experiment import Experiment
+    from fedkeel.runner.sinks import Sink
     from fedkeel.runner.stopping import Stop
 
 app = typer.Typer()
@@ -36,6 +38,9 @@ def run(
             "it if the folder holds no run; otherwise it must be the same.",
         ),
     ] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Also log to tensorboard, mlflow or wandb.")
+    ] = None,
 ) -> None:
     """Run an experiment: train, show the progress, and write a run folder.
 
@@ -45,8 +50,8 @@ def run(
         from fedkeel import api
         from fedkeel.cli import display
         from fedkeel.record.folder import begun
+        from fedkeel.record.runs import RunRecord
         from fedkeel.report.curves import learning_curves
-        from fedkeel.report.runs import RunRecord
         from fedkeel.runner.stopping import Stop
 
     if out is not None and resume is not None:
@@ -55,15 +60,16 @@ def run(
         )
     says = resume is None or bool(given or overrides)
     experiment = described(given, overrides) if says else None
+    sinks = named(sink)
     stop = Stop()
     try:
         with stop.on_signals(display.tell):
             if resume is not None and (begun(resume) or experiment is None):
-                folder = _resume(resume, experiment, stop)
+                folder = _resume(resume, experiment, sinks, stop)
             else:
                 assert experiment is not None
                 with display.progress(experiment) as progress:
-                    result = api.run(experiment, resume or out, below="runs", sinks=[progress], stop=stop)
+                    result = api.run(experiment, resume or out, below="runs", sinks=[progress, *sinks], stop=stop)
                 assert result.out is not None
                 folder = result.out
             figures = [folder / "learning_curve.png", folder / "learning_curve.svg"]
@@ -75,7 +81,16 @@ def run(
         fail("; ".join(["interrupted", *getattr(error, "__notes__", [])]), stop.code)
 
 
-def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
+def named(words: Sequence[str] | None) -> list[Sink]:
+    """The sinks that a command names."""
+    if not words:
+        return []
+    from fedkeel import sinks
+
+    return [sinks.named(word) for word in words]
+
+
+def _resume(folder: Path, given: Experiment | None, sinks: Sequence[Sink], stop: Stop) -> Path:
     """Continue the run in a folder, unless it is complete; `given` must not contradict it."""
     from fedkeel import api
     from fedkeel.cli import display
@@ -98,5 +113,5 @@ def _resume(folder: Path, given: Experiment | None, stop: Stop) -> Path:
         display.tell(f"the run in {folder} is complete: nothing is left to do")
     else:
         with display.progress(stored) as progress:
-            api.resume(folder, sinks=[progress], stop=stop, tell=display.tell)
+            api.resume(folder, sinks=[progress, *sinks], stop=stop, tell=display.tell)
     return folder
