@@ -1,5 +1,5 @@
-# `make demo` trains on the embedded data, `make check` runs the fast tests and `make test` every one; all install what
-# they need into .venv. `make native` compiles the kernels that have changed; all of these do so too, where there is a
+# `make demo` compares four methods on the embedded data, `make check` runs the fast tests and `make test` every one; all
+# install what they need into .venv. `make native` compiles the kernels that have changed; all of these do so too, where there is a
 # compiler.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,19 +13,24 @@ unexport PYTHONDONTWRITEBYTECODE
 FEDKEEL_NATIVE ?= $(if $(filter native,$(MAKECMDGOALS)),require,auto)
 export FEDKEEL_NATIVE
 
-.PHONY: install native demo check test test-extras sanitize lint docs figures clean
+.PHONY: install native demo check test test-extras sanitize lint docs figures reproduce-tiny clean
 
 install: native .venv/core
 native: | .venv/bin/python
 	@$(BIN)/python scripts/native.py
 demo: install
-	$(BIN)/fedkeel run
+	$(BIN)/fedkeel compare experiments/demo.yaml --out runs/demo
 check: native .venv/test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not extras"
 test: native .venv/test
-	$(PYTEST)
-# What takes tools beside Python: .ci/run does it after the tests.
-test-extras: sanitize
+	$(PYTEST) -m "not extras"
+# Every table and figure of the papers with two rounds: whether each can be made, not what comes out.
+reproduce-tiny: install
+	rm -rf runs/reproduce/tiny
+	$(BIN)/fedkeel reproduce all --scale tiny --out runs/reproduce/tiny
+# What takes tools beside Python and packages of extras: .ci/run does it after the tests.
+test-extras: sanitize native .venv/extras .venv/browser/node_modules/playwright-core
+	FEDKEEL_BROWSER=require $(PYTEST) -m extras
 # Memory errors, undefined behaviour and data races in the kernels.
 sanitize: | .venv/bin/python
 	$(BIN)/python scripts/sanitize.py
@@ -39,12 +44,12 @@ lint: .venv/dev
 docs: .venv/bin/python
 	$(BIN)/python scripts/wrap_docs.py $(PAGES)
 
-# The figures of the README.
+# The figures of the README; the first is a screenshot by Chromium.
 figures: install
 	rm -rf runs/readme
-	$(BIN)/fedkeel run --set name=IID rounds=30 --out runs/readme/iid
-	$(BIN)/fedkeel run --set "name=2 classes a client" partition.kind=classes rounds=30 --out runs/readme/classes
-	$(BIN)/fedkeel plot runs/readme/iid runs/readme/classes --out docs/images/learning-curve.png
+	$(BIN)/fedkeel compare experiments/demo.yaml --out runs/readme/demo
+	chromium --headless --no-sandbox --disable-gpu --no-first-run --hide-scrollbars --window-size=1100,1460 \
+		--screenshot=docs/images/report.png file://$(CURDIR)/runs/readme/demo/report.html
 	$(BIN)/fedkeel run --set algorithm=fedasmu local.epochs=5 rounds=10 fleet.speed_ratio=5 fleet.dropout=0.1 \
 		fleet.uplink_mbps=2 fleet.downlink_mbps=10 --out runs/readme/lanes
 	$(BIN)/fedkeel plot runs/readme/lanes --what timeline --out docs/images/timeline.png
@@ -57,6 +62,11 @@ figures: install
 .venv/test: .venv/core
 	$(PIP) --editable '.[test]'
 	@touch $@
+.venv/extras: .venv/test
+	$(PIP) --editable '.[extras]'
+	@touch $@
+.venv/browser/node_modules/playwright-core: | .venv/bin/python
+	npm install --silent --no-audit --no-fund --prefix .venv/browser playwright-core@1.65.0
 .venv/dev: .venv/core
 	$(PIP) --editable '.[dev]'
 	@touch .venv/test $@

@@ -1,11 +1,13 @@
 """Kills runs with SIGKILL at random moments, resumes them, and compares them with runs that were never killed.
 
 python scripts/kills.py [--kills 200] [--seed 0] [--jobs 2] [--spawn] [--only fedasmu ...]
+python scripts/kills.py --compare [--kills 20] [--seed 0] [--jobs 1] [--spawn]
 
 Every kill is a test of its own: a run is started, killed at a random moment, and resumed until it is complete; in every
 third test the resumed run is killed as well. The moment is drawn from the time between the first and the last file of a
 whole run; in every tenth test, from all of its time. What is then in the run folder must be what the undisturbed run
 left, byte for byte, times aside, with nothing temporary beside it and no process left.
+With --compare, whole comparisons are killed instead, and their tables are compared.
 Runs are forked from a process that has loaded everything, so that kills do not fall upon imports; with --spawn they are
 commands as a user gives them.
 """
@@ -130,30 +132,53 @@ def nobody_left(session: int) -> bool:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What is killed."""
+
+    option: str
+    """Of the command, before the folder's name."""
+    first: str
+    """What is there early."""
+    last: str
+    """What is there at the end."""
+    stage: Callable[[Path], str]
+    """How far a folder is."""
+    differences: Callable[[Path, Path], list[str]]
+    """What two folders do not have in common."""
+
+
+@dataclass(frozen=True)
 class Whole:
-    """A run that nobody disturbed."""
+    """A run that nobody disturbed, or a comparison."""
 
     words: list[str]
     folder: Path
     seconds: float
     recorded: float
     """Of these, from its first file to its last."""
+    kind: Kind
 
 
 def undisturbed(name: str, root: Path, start: Start) -> Whole:
     """Run a case from its beginning to its end."""
-    words, folder = ["run", *COMMON, *CASES[name]], root / name / "whole"
-    folder.parent.mkdir()
+    kind = Kind("--resume", "experiment.yaml", "summary.json", stage, differences)
+    return measured(kind, ["run", *COMMON, *CASES[name]], root / name, start)
+
+
+def measured(kind: Kind, words: list[str], root: Path, start: Start) -> Whole:
+    """Give a command, and measure how long it takes."""
+    folder, log = root / "whole", root / "whole.log"
+    root.mkdir()
     began = time.monotonic()
-    process = start([*words, "--resume", str(folder)], root / name / "whole.log")
-    until_there(folder / "experiment.yaml")
+    process = start([*words, kind.option, str(folder)], log)
+    until_there(folder / kind.first)
     begun = time.monotonic()
-    until_there(folder / "summary.json")
+    until_there(folder / kind.last)
     complete = time.monotonic()
     code = wait(process, PATIENCE)
     if code != 0:
-        raise SystemExit(f"{name}: the undisturbed run ended with {code}:\n{(root / name / 'whole.log').read_text()}")
-    return Whole(words, folder, time.monotonic() - began, complete - begun)
+        raise SystemExit(f"{root.name}: what was not disturbed ended with {code}:\n{log.read_text()}")
+    return Whole(words, folder, time.monotonic() - began, complete - begun, kind)
 
 
 def until_there(path: Path) -> None:
@@ -167,12 +192,12 @@ def one_kill(whole: Whole, number: int, seed: int, start: Start) -> tuple[str, l
     """(Where the run was when it was killed, what is wrong with what came out)."""
     draw = random.Random(f"{seed}/{number}")
     folder, log = whole.folder.parent / f"{number}", whole.folder.parent / f"{number}.log"
-    command, kills, where = [*whole.words, "--resume", str(folder)], 0, ""
+    command, kills, where = [*whole.words, whole.kind.option, str(folder)], 0, ""
     for attempt in range(50):
         process = start(command, log)
         killing, early = kills < (2 if number % 3 == 2 else 1), number % 10 == 9
         if killing and not early:
-            until_there(folder / "experiment.yaml")
+            until_there(folder / whole.kind.first)
         code = wait(process, draw.uniform(0, whole.seconds if early else whole.recorded) if killing else PATIENCE)
         if code is None:
             os.kill(process, signal.SIGKILL)
@@ -182,14 +207,14 @@ def one_kill(whole: Whole, number: int, seed: int, start: Start) -> tuple[str, l
             if not nobody_left(process):
                 return where, [f"processes were left: {survivors(process)}"]
             kills += 1
-            where = where or stage(folder)
+            where = where or whole.kind.stage(folder)
         elif code == 0 and kills:
             break
         elif code == 0:  # it was over before it could be killed
             shutil.rmtree(folder)
         else:
             return where, [f"attempt {attempt} ended with {code}: {log.read_text()[-2000:]}"]
-    wrong = differences(whole.folder, folder)
+    wrong = whole.kind.differences(whole.folder, folder)
     if not wrong:
         shutil.rmtree(folder)
     return where, wrong
@@ -237,20 +262,27 @@ def summary(folder: Path) -> dict[str, object]:
 def main() -> int:
     """Kill, resume, compare, and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--compare", action="store_true")
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--only", nargs="*", choices=[*CASES], default=[*CASES])
     asked = parser.parse_args()
     start = spawn if asked.spawn else fork
     root = Path(tempfile.mkdtemp(prefix="fedkeel-kills-"))
-    wholes = {name: undisturbed(name, root, start) for name in asked.only}
-    order = [asked.only[number % len(asked.only)] for number in range(asked.kills)]
+    if asked.compare:
+        from kill_comparisons import comparison
+
+        wholes = {"comparison": comparison(root, start)}
+    else:
+        wholes = {name: undisturbed(name, root, start) for name in asked.only}
+    total = asked.kills or (20 if asked.compare else 200)
+    order = [[*wholes][number % len(wholes)] for number in range(total)]
     stages: Counter[str] = Counter()
     good: Counter[str] = Counter()
     failed = False
-    with ThreadPoolExecutor(asked.jobs) as pool:
+    with ThreadPoolExecutor(asked.jobs or (1 if asked.compare else 2)) as pool:
         tests = [pool.submit(one_kill, wholes[name], number, asked.seed, start) for number, name in enumerate(order)]
         for number, (name, test) in enumerate(zip(order, tests, strict=True)):
             where, wrong = test.result()
@@ -265,7 +297,7 @@ def main() -> int:
         print(f"{name:10} {good[name]:3} of {count}  ({wholes[name].seconds:.1f} s undisturbed)")
     for where, count in stages.most_common():
         print(f"{count:4} killed {where}")
-    print(f"{sum(good.values())} of {asked.kills} runs came out as if they had not been killed")
+    print(f"{sum(good.values())} of {total} came out as if they had not been killed")
     if not failed:
         shutil.rmtree(root)
     return int(failed)

@@ -30,7 +30,9 @@ MAY: dict[str, set[str]] = {
     "server": LEAVES | {"params", "methods", "wire", "record.rows"},
     "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows"},
     "record": LEAVES | {"config"},
-    "report": LEAVES | {"data", "world.fleet", "record"},
+    "study": {"*"},
+    "sinks": LEAVES | {"record", "runner", "config"},
+    "report": LEAVES | {"params", "data", "world", "record", "study", "config", "runner"},
     "config": {"errors", "data", "models", "methods", "wire", "local.settings", "record.settings"}
     | {"server.settings", "world.faults", "world.fleet.settings"},
     "runner": {"*"},
@@ -83,6 +85,12 @@ def test_a_module_knows_only_what_it_may(path: Path) -> None:
 def test_nobody_knows_the_command_line() -> None:
     assert [
         name(p) for p in modules() if not name(p).startswith("cli") for w in imported(p) if w.startswith("cli")
+    ] == []
+
+
+def test_studies_know_no_reports() -> None:
+    assert [
+        name(p) for p in modules() if name(p).startswith("study") for w in imported(p) if w.startswith("report")
     ] == []
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "matplotlib", "PIL")
+HEAVY = ("torch", "matplotlib", "PIL", "scipy")
+STUDIES = ("compare", "sweep", "report", "export", "watch", "reproduce")
 CODE = f"""
 import sys
 from fedkeel.cli import main
@@ -26,9 +27,14 @@ def imported(*arguments: str, cwd: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["", "new", "run", "data", "fleet", "plot", "list", "show"])
+@pytest.mark.parametrize("command", ["", "new", "run", "data", "fleet", "plot", "list", "show", *STUDIES])
 def test_help_needs_nothing(command: str, tmp_path: Path) -> None:
     assert imported(*command.split(), "--help", cwd=tmp_path) == []
+
+
+@pytest.mark.slow
+def test_the_list_of_the_papers_needs_nothing(tmp_path: Path) -> None:
+    assert imported("reproduce", "--list", cwd=tmp_path) == []
 
 
 @pytest.mark.slow
