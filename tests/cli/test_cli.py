@@ -33,8 +33,9 @@ def test_run_prints_accuracy_and_paths(finished: tuple[Path, str]) -> None:
 def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
     out, _ = finished
     assert sorted(p.name for p in out.iterdir()) == [
-        "checkpoint", "clients.jsonl", "experiment.yaml", "history.jsonl", "learning_curve.png", "learning_curve.svg",
-        "model.safetensors", "refused.jsonl", "rounds.jsonl", "run.json", "summary.json", "unfinished.jsonl",
+        "checkpoint", "clients.jsonl", "experiment.yaml", "history.jsonl", "labels.json", "learning_curve.png",
+        "learning_curve.svg", "model.safetensors", "refused.jsonl", "rounds.jsonl", "run.json", "summary.json",
+        "unfinished.jsonl",
     ]  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     asked = (

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from fedkeel.data import statistics
 from fedkeel.data.partition import Assignment
-from fedkeel.data.statistics import label_counts, mean_wasserstein
+from fedkeel.data.statistics import describe_labels, label_counts, mean_wasserstein
 from fedkeel.errors import InputError
 
 COUNTS = st.integers(1, 4).flatmap(
@@ -69,3 +70,18 @@ def test_a_label_out_of_range_is_refused(label):
     assignment = Assignment.from_owner(np.zeros(2, dtype=np.int64), 1)
     with pytest.raises(InputError, match=r"labels: .* accepted: 0 to 1"):
         label_counts(np.array([0, label]), assignment, 2)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 1000])
+def test_a_description_is_that_of_all_counts(chunk, monkeypatch):
+    monkeypatch.setattr(statistics, "CHUNK", chunk)
+    rng = np.random.default_rng(0)
+    labels, owner = rng.integers(0, 7, 500), rng.integers(0, 130, 500)
+    owner[owner == 3] = 4  # one client is empty
+    assignment = Assignment.from_owner(owner, 130)
+    counts = label_counts(labels, assignment, 7)
+    found = describe_labels(labels, assignment, 7)
+    assert found.pop("distance") == pytest.approx(mean_wasserstein(counts), rel=1e-12)
+    assert found.pop("counts") == counts[:100].tolist()
+    sizes = counts.sum(axis=1)
+    assert found == {"clients": 130, "classes": 7, "least": 0, "median": np.median(sizes), "most": sizes.max()}

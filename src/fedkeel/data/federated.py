@@ -16,7 +16,7 @@ from fedkeel import streams
 from fedkeel.config.section import Section, make
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.partition import AnyPartition, Assignment, Partition
-from fedkeel.data.statistics import label_counts
+from fedkeel.data.statistics import describe_labels, label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.errors import InputError, shown
 
@@ -190,6 +190,10 @@ class FederatedData:
     def label_counts(self) -> NDArray[np.int64]:
         """[clients, classes], training samples."""
         return label_counts(self.train.y.cpu().numpy(), self.assignment, self.classes)
+
+    def describe_labels(self) -> dict[str, Any]:
+        """Who holds which training labels, in plain values; whatever the number of clients, it is short."""
+        return describe_labels(self.train.y.cpu().numpy(), self.assignment, self.classes)
 
 
 class _Dealt(Section):

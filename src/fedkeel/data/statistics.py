@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.data.partition import Assignment
 from fedkeel.errors import InputError
+
+MOST_CLIENTS, MOST_CLASSES = 100, 100
+"""That a description counts one by one."""
+CHUNK = 10_000
+"""Clients whose labels are counted at a time: of a million, all counts would take too much memory."""
 
 
 def label_counts(labels: NDArray[np.int64], assignment: Assignment, classes: int) -> NDArray[np.int64]:
@@ -30,6 +37,31 @@ def mean_wasserstein(counts: NDArray[np.int64]) -> float:
     if not sizes.any():
         raise InputError("counts: no samples at all is not accepted; accepted: at least one client with samples")
     held = counts[sizes > 0]
-    mixes = held / sizes[sizes > 0, None]
-    overall = counts.sum(axis=0) / sizes.sum()
-    return float(np.abs(mixes - overall).sum(axis=1).mean() / 2)
+    return float(_distances(held, counts.sum(axis=0) / sizes.sum()).mean())
+
+
+def _distances(counts: NDArray[np.int64], overall: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Total variation between each client's mix of labels and that of all; no client is empty."""
+    mixes = counts / counts.sum(axis=1, keepdims=True)
+    found: NDArray[np.float64] = np.abs(mixes - overall).sum(axis=1) / 2
+    return found
+
+
+def describe_labels(labels: NDArray[np.int64], assignment: Assignment, classes: int) -> dict[str, Any]:
+    """Who holds which labels, in plain values: counts of the first clients, and sizes and distances over all."""
+    sizes = assignment.sizes
+    held = np.bincount(labels[assignment.indices], minlength=classes)
+    distance = 0.0
+    for first in range(0, len(assignment), CHUNK):
+        counts = label_counts(labels, assignment.some(first, first + CHUNK), classes)
+        distance += float(_distances(counts[counts.any(axis=1)], held / held.sum()).sum())
+    shown = label_counts(labels, assignment.some(0, MOST_CLIENTS), classes)
+    return {
+        "clients": len(assignment),
+        "classes": classes,
+        "least": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "most": int(sizes.max()),
+        "distance": distance / int((sizes > 0).sum()),
+        "counts": shown[:, :MOST_CLASSES].tolist(),
+    }

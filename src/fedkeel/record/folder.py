@@ -1,11 +1,11 @@
-"""The folder of one run: experiment.yaml, run.json, files of rows, checkpoints, summary.json, model.safetensors."""
+"""The folder of one run: experiment.yaml, run.json, labels.json, files of rows, checkpoints, summary.json, weights."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from fedkeel.errors import FedkeelError, InputError
 from fedkeel.record import schema
 from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
 from fedkeel.record.durable import PARTIAL, whole
-from fedkeel.record.lock import BusyError, lock
+from fedkeel.record.lock import BusyError, is_held, lock
 from fedkeel.record.machine import continued, renewed
 from fedkeel.record.rowfile import START, RowFile, line, lines
 from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
-from fedkeel.record.schema import ACCURACIES, EXPERIMENT, RUN, SUMMARY
+from fedkeel.record.schema import ACCURACIES, EXPERIMENT, LABELS, RUN, SUMMARY
 from fedkeel.record.standing import Rest
 from fedkeel.record.subject import Subject
 
@@ -193,6 +193,11 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         told = (line({"client": client, **dict(zip(columns, row, strict=True))}) for client, row in enumerate(known))
         self._write(ACCURACIES, "".join(told))
 
+    def add_labels(self, describe: Callable[[], Mapping[str, Any]]) -> None:
+        """Write down who holds which labels, unless that was done before."""
+        if not (self.path / LABELS).exists():
+            self._write(LABELS, json.dumps(describe()) + "\n")
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, last of all: a folder that has one is complete."""
         self._write(SUMMARY, json.dumps(summary, indent=2, allow_nan=False) + "\n")
@@ -248,6 +253,11 @@ def complete(path: Path) -> bool:
     return (path / SUMMARY).is_file()
 
 
+def worked_on(path: Path) -> bool:
+    """Whether a process works on the run that was begun there."""
+    return is_held(path / "history.jsonl")
+
+
 def check_resumable(path: Path) -> None:
     """Refuse a folder without a run that can go on."""
     if not begun(path):
@@ -293,7 +303,7 @@ def _is_left_over(path: Path) -> bool:
 def _is_partial(path: Path) -> bool:
     """Whether this was being written when a run was killed."""
     name = path.name.removesuffix(PARTIAL)
-    return name != path.name and (name in (EXPERIMENT, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
+    return name != path.name and (name in (EXPERIMENT, LABELS, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
 
 
 def _taken(path: Path) -> TakenError:

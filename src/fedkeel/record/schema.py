@@ -16,6 +16,7 @@ from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError, label, shown
 
 EXPERIMENT, RUN, SUMMARY, ACCURACIES = "experiment.yaml", "run.json", "summary.json", "client_accuracy.jsonl"
+LABELS = "labels.json"
 SCHEMA = 2
 
 

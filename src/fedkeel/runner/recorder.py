@@ -11,7 +11,7 @@ from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.record.folder import RunFolder
 from fedkeel.record.rows import RoundEnd
 from fedkeel.runner.simulation import Simulation
-from fedkeel.runner.sinks import Sink, SinkError
+from fedkeel.runner.sinks import Sink, SinkError, Start
 from fedkeel.runner.stopping import Stop
 
 
@@ -27,6 +27,10 @@ class Recorder(Sink):
         """Whether rounds have been recorded since the last checkpoint."""
         self._rested = False
         """Whether everything is recorded that came after the last round."""
+
+    def begin(self, start: Start) -> None:
+        """Write down what the clients hold."""
+        self._folder.add_labels(self._simulation.data.describe_labels)
 
     def round(self, end: RoundEnd) -> None:
         """Write down a round."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedkeel import api
+from fedkeel.runner.prepare import federate
 from fedkeel.study.plan import Case, Comparison, Measure, cross
 from fedkeel.study.results import Results, collect
 from fedkeel.study.store import Store
@@ -79,6 +80,7 @@ def _write(folder: Path, case: Case, place: int, rounds: int, jobs: int) -> None
     (folder / "experiment.yaml").write_text(case.experiment.to_yaml())
     _rows(folder / "history.jsonl", [_evaluation(n, rounds, place, rng) for n in range(1, rounds + 1)])
     _rows(folder / "clients.jsonl", [_arrival(n, jobs, rounds, rng) for n in range(jobs)])
+    (folder / "labels.json").write_text(json.dumps(federate(case.experiment).describe_labels()))
     spread = {"mean": 0.6, "std": 0.1, "worst_decile": 0.4}
     (folder / "summary.json").write_text(json.dumps({"virtual_seconds": 40.0 * rounds, "client_accuracy": spread}))
 

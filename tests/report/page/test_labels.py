@@ -1,70 +1,65 @@
-"""The map of labels: dealt out as in the run, and never by running a user's code or by going to the network."""
+"""The map of labels: what the runs wrote down, whoever dealt the data out."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from fedkeel.config.experiment import Experiment
-from fedkeel.data import cache
-from fedkeel.report.page import labels
+from fedkeel import Experiment, FederatedData, InputError, run
+from fedkeel.record.schema import LABELS
 from fedkeel.report.page.cells import cells
+from fedkeel.report.page.labels import labels
 from fedkeel.runner.prepare import federate
+from fedkeel.study.adhoc import gather
 from fedkeel.study.results import Results
 
 Make = Callable[..., Results]
 
 
-def way(**described: Any) -> dict[str, Any]:
-    return labels._map(labels._way(described))
-
-
 def test_counts_are_those_of_the_run(compared: Results) -> None:
-    (found,) = labels.labels(cells(compared))
-    run = compared.outcomes[0].record
-    assert run is not None
-    counts = federate(Experiment.build(run.experiment)).label_counts()
+    (found,) = labels(cells(compared))
+    record = compared.outcomes[0].record
+    assert record is not None
+    counts = federate(Experiment.build(record.experiment)).label_counts()
     np.testing.assert_array_equal(found["counts"], counts)
     assert (found["least"], found["most"]) == (counts.sum(1).min(), counts.sum(1).max())
     assert found["cells"] == [{"scene": 0, "variant": variant} for variant in range(3)]
 
 
+def test_data_of_the_users_own_has_a_map(tmp_path: Path) -> None:
+    silos = [(np.full((4, 3), 1.0 + k), np.arange(4) % (k + 1)) for k in range(3)]
+    data = FederatedData.from_clients(silos, test=silos[2])
+    run(Experiment(rounds=1, per_round=2), tmp_path / "a", data=data, model=torch.nn.Linear(3, 3))
+    (found,) = labels(cells(gather([tmp_path / "a"])))
+    assert found["counts"] == [[4, 0, 0], [2, 2, 0], [2, 1, 1]]
+    assert found["title"].endswith(", seed 0")
+    assert "custom:" not in found["title"]
+
+
 def test_of_many_clients_the_first_are_shown(written: Make) -> None:
-    (found,) = labels.labels(cells(written(["a"], seeds=[0], clients=120)))
+    (found,) = labels(cells(written(["a"], seeds=[0], clients=120)))
     assert (found["clients"], len(found["counts"])) == (120, 100)
 
 
 def test_ways_that_differ_have_maps_of_their_own(written: Make) -> None:
     one, other = written(["a"], seeds=[0]), written(["b"], seeds=[0], clients=8)
-    found = labels.labels([*cells(one), *cells(other)])
+    found = labels([*cells(one), *cells(other)])
     assert [each["clients"] for each in found] == [6, 8]
 
 
-def test_code_of_the_user_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "trap_of_labels.py").write_text("raise SystemExit('it was run')")
-    monkeypatch.syspath_prepend(tmp_path)
-    for found in (
-        way(dataset={"name": "trap_of_labels:data"}),
-        way(dataset={"name": "given:arrays"}),
-        way(dataset={"name": "fashion-mnist-mini"}, partition={"kind": "trap_of_labels:deal"}),
-    ):
-        assert "which a report does not run" in found["why_not"]
-    assert "trap_of_labels" not in sys.modules
+def test_a_run_of_an_earlier_version_has_none(written: Make) -> None:
+    results = written(["a"], seeds=[0])
+    (results.outcomes[0].folder / LABELS).unlink()
+    assert labels(cells(results))[0]["why_not"] == "the run has not written them down"
 
 
-def test_a_data_set_that_is_not_there_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDKEEL_DATA", str(tmp_path))
-    monkeypatch.setattr(cache, "fetch", lambda *_: pytest.fail("it was fetched"))
-    assert way(dataset={"name": "imdb"}, clients=7)["why_not"] == (
-        "imdb is not on this machine; fedkeel data get imdb fetches it"
-    )
-
-
-@pytest.mark.parametrize("described", [{}, {"dataset": 3}, {"dataset": {"name": "none such"}}, {"dataset": None}])
-def test_a_damaged_description_has_no_map(described: dict[str, Any]) -> None:
-    assert way(**described)["why_not"]
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"counts": 3}', '{"counts": [[1], [1, 2]]}', '{"counts": [["a"]]}'])
+def test_a_damaged_file_is_told(written: Make, text: str) -> None:
+    results = written(["a"], seeds=[0])
+    (results.outcomes[0].folder / LABELS).write_text(text)
+    with pytest.raises(InputError, match=r"labels.json is damaged"):
+        labels(cells(results))

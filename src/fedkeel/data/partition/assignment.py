@@ -34,6 +34,11 @@ class Assignment:
         offsets = np.concatenate([[0], np.cumsum(np.minimum(self.sizes, most))]).astype(np.int64)
         return Assignment(self.indices[kept], offsets)
 
+    def some(self, first: int, last: int) -> Assignment:
+        """These clients alone; the last one is not among them."""
+        offsets = self.offsets[first : last + 1]
+        return Assignment(self.indices[offsets[0] : offsets[-1]], offsets - offsets[0])
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

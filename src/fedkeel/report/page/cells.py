@@ -31,9 +31,14 @@ class Cell:
         return self.first.record if self.first else None
 
     @property
+    def begun(self) -> RunRecord | None:
+        """Of the first run that was begun, if none has been tested."""
+        return self.record or next((each.record for each in self.outcomes if each.record), None)
+
+    @property
     def described(self) -> dict[str, Any] | None:
-        """The settings of the first run that was begun, tested or not."""
-        return self.record.experiment if self.record else next(filter(None, map(_experiment, self.outcomes)), None)
+        """The settings of that run."""
+        return self.begun.experiment if self.begun else None
 
     @property
     def key(self) -> dict[str, int]:
@@ -49,7 +54,3 @@ def cells(results: Results) -> list[Cell]:
         for number, variant in enumerate(results.variants)
     ]
     return [cell for cell in found if cell.outcomes]
-
-
-def _experiment(outcome: Outcome) -> dict[str, Any] | None:
-    return outcome.record.experiment if outcome.record else None

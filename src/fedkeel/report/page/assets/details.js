@@ -21,7 +21,7 @@ function labelMap(digest, told, several) {
     told.clients > told.counts.length ? ` The first ${told.counts.length} of ${short(told.clients, 6)} clients.` : "";
   const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples a client, median ${short(told.median, 6)}.`;
   const sentence = `${sizes} Mean distance from the labels of all, 0 to 1: ${fixed(told.distance, 2)}.${some}`;
-  const [element, holder] = drawn(`${whose}${told.dataset}, ${told.partition}, seed ${told.seed}`, sentence);
+  const [element, holder] = drawn(`${whose}${told.title}`, sentence);
   element.insertBefore(levels(Math.max(1, ...told.counts.flat())), element.lastChild);
   later(() => drawing(holder, (width) => heatMap(width, told)));
   return element;
