@@ -48,7 +48,7 @@ def test_a_page_is_served_until_it_is_interrupted(run: Path, tmp_path: Path) -> 
     try:
         url = said(log, r"(http://127\.0\.0\.1:\d+/)  \(Ctrl-C ends it; the runs go on\)\n")[1]
         with urlopen(f"{url}digest.json") as answer:
-            assert json.load(answer)["runs"] == {"all": 1, "going on": 1}
+            assert json.load(answer)["runs"] == {"all": 1, "stopped": 1}
         with urlopen(url) as page:
             assert b"<!doctype html>" in page.read(100)
     finally:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def test_rows_come_as_soon_as_a_round_is_over(finished: tuple[Path, Live]) -> No
 
 def test_a_complete_run_is_followed_at_once(finished: tuple[Path, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     folder, live = finished
-    monkeypatch.setattr(module.time, "sleep", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(module._Waiting, "sleep", lambda *_: pytest.fail("it waits"))
     found = [*fedkeel.follow(folder)]
     assert found[: len(live.found)] == live.found
     for kind in KINDS:
@@ -264,7 +265,7 @@ def test_every_row_comes_once_whatever_happens(finished: Any, script: list[list[
             return path.open("rb")
 
         patch.setattr(module, "open_file", opened)
-        patch.setattr(module.time, "sleep", lambda _: act())
+        patch.setattr(module._Waiting, "sleep", lambda *_: act())
         found = [timeless(row) for row in fedkeel.follow(place, kinds)]
         writer.close()
     assert writer.complete
@@ -274,7 +275,7 @@ def test_every_row_comes_once_whatever_happens(finished: Any, script: list[list[
 def scripted(folder: Path, monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], Any]) -> Iterator[Row]:
     """Follow a folder in which something happens whenever the follower waits."""
     coming = iter(actions)
-    monkeypatch.setattr(module.time, "sleep", lambda _: next(coming)())
+    monkeypatch.setattr(module._Waiting, "sleep", lambda *_: next(coming)())
     return fedkeel.follow(folder)
 
 
@@ -404,7 +405,7 @@ def test_rows_come_in_order_however_many_files_are_cut_off(
     if before:
         killed()
     monkeypatch.setattr(module, "open_file", opened)
-    monkeypatch.setattr(module.time, "sleep", lambda _: written_again(tmp_path))
+    monkeypatch.setattr(module._Waiting, "sleep", lambda *_: written_again(tmp_path))
     found += rows
     assert len(cuts) == cut + 1
     assert [(type(row), row.round) for row in found] == IN_ORDER
@@ -429,7 +430,7 @@ def test_rows_come_in_order_if_they_are_all_cut_off_and_written_again_while_they
         return path.open("rb")
 
     monkeypatch.setattr(module, "open_file", opened)
-    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(module._Waiting, "sleep", lambda *_: None)
     found += rows
     assert again
     assert [(type(row), row.round) for row in found] == IN_ORDER
@@ -568,11 +569,15 @@ class Clock:
         self.now = 0.0
         self._happens = {float(name.removeprefix("at_")): what for name, what in happens.items()}
         monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(module, "Event", lambda: self)
 
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> None:
         assert seconds > 0
         self.now += seconds
         for when in [when for when in self._happens if when <= self.now]:
@@ -615,6 +620,20 @@ def test_a_run_that_has_not_begun_is_waited_for(
     rows = fedkeel.follow(tmp_path / "a", timeout=10, poll_seconds=4)
     assert [timeless(row) for row in rows] == [timeless(row) for row in fedkeel.follow(finished[0])]
     assert clock.now == 16
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_another_thread_ends_it(begun: bool, tmp_path: Path) -> None:
+    if begun:
+        Writer(tmp_path, by_hand([0]), {})
+    stop, rows = Event(), list[Row]()
+    followed = fedkeel.follow(tmp_path, timeout=60, poll_seconds=60, stop=stop)
+    thread = Thread(target=lambda: rows.extend(followed))
+    thread.start()
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert rows == []
 
 
 def test_a_run_that_never_begins_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,13 +149,13 @@ def test_a_run_is_seen_from_before_its_beginning_over_a_kill_to_its_end(tmp_path
             if round < 3:
                 first.step()
         first.kill()
+        assert next(events).data["runs"] == {"all": 1, "stopped": 1}
         second.step(2)  # the checkpoint is that of round 2: the third comes again
-        until(events, 4)
+        assert until(events, 4).data["runs"] == {"all": 1, "going on": 1}
         second.end()
-        *_, last, end = events  # the server closes the stream
-        assert (end.name, end.tag) == ("complete", last.tag)
+        last = next(event for event in events if event.data["complete"])
         assert last.data == straight(folder) == json.loads(ask(server, "/digest.json").body)
-        assert (last.data["complete"], rounds(last)) == (True, 6)
+        assert rounds(last) == 6
 
 
 def test_a_comparison_fills_in(tmp_path: Path) -> None:
@@ -170,25 +170,29 @@ def test_a_comparison_fills_in(tmp_path: Path) -> None:
         states = (event.data["runs"] for event in events)
         assert {"all": 2, "not begun": 2} in states
         folder_with(store.folder(cases[0].name), 3)
-        assert {"all": 2, "going on": 1, "not begun": 1} in states
+        assert {"all": 2, "stopped": 1, "not begun": 1} in states
         finish(store.folder(cases[0].name))
         assert {"all": 2, "finished": 1, "not begun": 1} in states
         store.fail(cases[1].name, "InputError", "it went wrong")
-        *_, last, end = iter(stream)
-        assert (last.data["failed"][0]["reason"], end.name) == ("it went wrong", "complete")
-        assert last.data == straight(store.path)
+        last = next(event.data for event in events if event.data["complete"])
+        assert last["failed"][0]["reason"] == "it went wrong"
+        assert last == straight(store.path)
 
 
-def test_what_is_complete_ends_the_stream_and_browsers_ask_no_more(run: Path) -> None:
-    finish(run)
-    with served(run) as server:
-        with Stream(server) as stream:
-            told, end = stream
-        assert (told.name, told.data, end.name) == ("digest", straight(run), "complete")
-        with Stream(server, seen=end.tag) as again:
-            assert (again.status, list(again)) == (204, [])
-        with Stream(server, seen="something else") as other:
-            assert [event.name for event in other] == ["digest", "complete"]
+def test_runs_that_are_added_to_what_was_complete_are_seen(tmp_path: Path) -> None:
+    store = Store(tmp_path / "comparison")
+    plans = [
+        Comparison("more seeds", cross({"rounds": 2, "clients": 4}, {"": []}, {"a": []}, seeds), Measure())
+        for seeds in ([0], [0, 1])
+    ]
+    store.keep(plans[0])
+    finish(folder_with(store.folder(plans[0].cases[0].name), 2))
+    with served(store.path) as server, Stream(server) as stream:
+        events = iter(stream)
+        assert next(events).data["complete"]
+        store.keep(plans[1])
+        more = next(events).data
+        assert (more["complete"], more["runs"]) == (False, {"all": 2, "finished": 1, "not begun": 1})
 
 
 def test_a_page_goes_on_where_it_was_when_the_server_comes_back(run: Path) -> None:
@@ -352,6 +356,6 @@ def test_several_runs_of_which_one_is_to_come(run: Path) -> None:
     later = run.with_name("later")
     with served(run, later) as server, Stream(server) as stream:
         events = iter(stream)
-        assert next(events).data["runs"] == {"all": 2, "going on": 1, "not begun": 1}
+        assert next(events).data["runs"] == {"all": 2, "stopped": 1, "not begun": 1}
         folder_with(later, 1)
-        assert {"all": 2, "going on": 2} in (event.data["runs"] for event in islice(events, 3))
+        assert {"all": 2, "stopped": 2} in (event.data["runs"] for event in islice(events, 3))

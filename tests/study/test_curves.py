@@ -29,9 +29,12 @@ def outcome(rows: Rows, state: State = "finished") -> Outcome:
     return Outcome("x", "", "v", 0, Path("x"), state=state, record=record)
 
 
-def value(rows: Rows, x: float) -> float:
-    """Of the last evaluation at or before a place that has a value."""
-    return [y for at, y in rows if at <= x and y is not None][-1]
+def value(rows: list[tuple[float, float]], x: float) -> float:
+    """On the straight line between the evaluations around a place."""
+    before = [(at, y) for at, y in rows if at <= x][-1]
+    after = next(((at, y) for at, y in rows if at > x), before)
+    share = (x - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
+    return before[1] * (1 - share) + after[1] * share
 
 
 known = st.lists(st.tuples(st.integers(0, 30), st.none() | st.floats(0, 1)), min_size=1, max_size=12).map(
@@ -40,9 +43,9 @@ known = st.lists(st.tuples(st.integers(0, 30), st.none() | st.floats(0, 1)), min
 
 
 @given(runs=st.lists(known, min_size=1, max_size=4), points=st.integers(2, 12), scale=st.sampled_from(SCALES))
-def test_a_mean_is_that_of_the_last_evaluations(runs: list[Rows], points: int, scale: str) -> None:
+def test_a_mean_is_that_of_the_lines_of_all_seeds(runs: list[Rows], points: int, scale: str) -> None:
     curve = mean_curve([outcome(rows) for rows in runs], scale, "accuracy", points)
-    kept = [[row for row in rows if row[1] is not None] for rows in runs]
+    kept = [[*{x: y for x, y in rows if y is not None}.items()] for rows in runs]  # the last at a place
     kept = [rows for rows in kept if rows]
     assert curve.count == len(kept)
     if not kept:
@@ -59,7 +62,7 @@ def test_a_mean_is_that_of_the_last_evaluations(runs: list[Rows], points: int, s
     for place, x in enumerate(curve.x):
         values = [value(rows, x) for rows in kept]
         assert curve.mean[place] == pytest.approx(sum(values) / len(values))
-        assert (curve.low[place], curve.high[place]) == (min(values), max(values))
+        assert (curve.low[place], curve.high[place]) == pytest.approx((min(values), max(values)))
 
 
 def test_seeds_without_a_common_stretch_have_no_curve() -> None:

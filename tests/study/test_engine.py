@@ -81,7 +81,7 @@ def test_runs_go_on_side_by_side_and_stop_with_a_checkpoint_when_that_is_asked_f
     assert not stop.heard
     for case in plan.cases:
         assert list((Store(tmp_path / "a").folder(case.name) / "checkpoint").iterdir())
-    assert set(states(plan, tmp_path / "a").values()) == {"going on"}
+    assert set(states(plan, tmp_path / "a").values()) == {"stopped"}
     again = Watch()
     execute(plan.cases, tmp_path / "a", watch=again)
     first = {each.name: each.round for each in reversed(again.events) if isinstance(each, Moved)}

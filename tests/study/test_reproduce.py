@@ -265,7 +265,9 @@ def test_rounds_and_seconds_to_a_target() -> None:
     ]
     record = RunRecord(Path(), {}, rows)
     summary = {"seconds_per_round_median": 1.5}
-    run = Outcome("a", "", "", 0, Path(), None, "finished", record, summary, 3, Measure(target=0.5))
+    run = Outcome(
+        "a", "", "", 0, Path(), state="finished", record=record, summary=summary, kept=3, measure=Measure(target=0.5)
+    )
     found = {name: quantity.read(run) for name, quantity in QUANTITIES.items() if quantity.of_target}
     assert found == {"rounds to target": 2, "virtual seconds to target": 20.0, "seconds to target": 3.0}
     assert QUANTITIES["best accuracy %"].read(run) == 50

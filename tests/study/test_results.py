@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel.errors import InputError
+from fedkeel.record.lock import lock
 from fedkeel.study.plan import At, Measure
 from fedkeel.study.results import Listed, Outcome, Results, collect, results
-from fedkeel.study.store import Store
+from fedkeel.study.store import PRUNED, Store
 from fedkeel.study.table import lines
 from tests.helpers.studies import by_hand, fill, row, write_run
 
@@ -57,7 +58,7 @@ def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
 @st.composite
 def placed(draw: st.DrawFn) -> tuple[str, str, list[dict[str, Any]], bool]:
     """(Scene, state, history, whether it was to stop at a target of 0.5)."""
-    state = draw(st.sampled_from(["finished", "finished", "failed", "going on", "not begun"]))
+    state = draw(st.sampled_from(["finished", "finished", "failed", "stopped", "not begun"]))
     return draw(st.sampled_from(["x", "y"])), state, draw(histories()), draw(st.booleans())
 
 
@@ -166,29 +167,35 @@ def test_where_runs_stopped_at_their_target_accuracies_are_not_compared(tmp_path
 
 
 def test_failed_and_unfinished_runs_are_told_as_such_and_end_nothing(tmp_path: Path) -> None:
-    names = ("whole", "failed", "going", "later")
+    names = ("whole", "failed", "pruned", "going", "killed", "later")
     plan = by_hand([("", name, 0) for name in names])
     store = Store(tmp_path)
     store.keep(plan)
     write_run(store.folder("whole-0"), [row(n, 0.5) for n in (1, 2, 3)])
     write_run(store.folder("failed-0"), [row(1, 0.1)], finished=False)
     store.fail("failed-0", "DivergenceError", "it diverged")
+    write_run(store.folder("pruned-0"), [row(1, 0.2)], finished=False)
+    store.fail("pruned-0", PRUNED, "behind the others")
+    write_run(store.folder("killed-0"), [row(1, 0.4)], finished=False)
     write_run(store.folder("going-0"), [row(1, 0.2), row(2, 0.3)], finished=False)
     with (store.folder("going-0") / "history.jsonl").open("a") as file:
         file.write('{"round": 3, "accur')  # it is being written
-    found = collect(plan, tmp_path)
-    assert [each.state for each in found.outcomes] == ["finished", "failed", "going on", "not begun"]
+        file.flush()
+        lock(file.fileno())
+        found = collect(plan, tmp_path)
+    states = ["finished", "failed", "pruned", "going on", "stopped", "not begun"]
+    assert [each.state for each in found.outcomes] == states
     assert of(found, "failed").failure == "it diverged"
     assert found.limits == {"": 3.0}
-    assert [each.accuracy for each in found.outcomes] == [0.5, 0.1, 0.3, None]
+    assert [each.accuracy for each in found.outcomes] == [0.5, 0.1, 0.2, 0.3, 0.4, None]
 
 
-def test_a_run_that_has_begun_without_an_evaluation_is_going_on(tmp_path: Path) -> None:
+def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Path) -> None:
     plan = by_hand([("", "a", 0)])
     Store(tmp_path).keep(plan)
     write_run(tmp_path / "runs" / "a-0", [], finished=False)
     (outcome,) = collect(plan, tmp_path).outcomes
-    assert (outcome.state, outcome.accuracy, outcome.history, outcome.report) == ("going on", None, [], {})
+    assert (outcome.state, outcome.accuracy, outcome.history, outcome.report) == ("stopped", None, [], {})
 
 
 @pytest.mark.parametrize(

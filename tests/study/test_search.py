@@ -17,6 +17,7 @@ from fedkeel.study.results import collect
 from fedkeel.study.search import SEARCH, TRIALS, WARM, search
 from fedkeel.study.space import Bounds, Search, Trial
 from fedkeel.study.store import Store, is_comparison
+from fedkeel.study.table import lines
 from fedkeel.study.tasks import Moved
 from tests.helpers.studies import Event, on_top, row, small, write_run
 
@@ -70,6 +71,9 @@ def test_a_trial_is_stopped_where_it_falls_behind_the_median(whole: tuple[list[T
         runs = collect(what(TRIED).plan([trial]), place).outcomes
         mean = sum(each.history[max(trial.steps) - 1]["accuracy"] for each in runs) / len(runs)
         assert trial.accuracy == pytest.approx(mean)
+        (line,) = lines(collect(what(TRIED).plan([trial]), place))
+        assert (line.failed, line.standing) == (0, "")
+        assert (line.pruned > 0) == (trial.state == "pruned") == ("behind the median" in line.sentence)
         if trial.state == "complete":
             assert {each.state for each in runs} == {"finished"}
             lr = float(f"{trial.settings['local.lr']:.4g}")

@@ -37,6 +37,7 @@ def report(
         from fedkeel.report.page.html import page
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import write
+        from fedkeel.study.results import LEFT
 
     results = gather(folders, at, target)
     if not any(run.history for run in results.outcomes):
@@ -45,7 +46,7 @@ def report(
     write(path, page(results))
     if figures is not None:
         draw(results, figures)
-    left = [run.name for run in results.outcomes if run.state in ("going on", "not begun")]
+    left = [run.name for run in results.outcomes if run.state in LEFT]
     if left:
         which = left[0] if len(results.outcomes) == 1 else f"{len(left)} of {len(results.outcomes)} runs"
         are = "are" if len(left) > 1 else "is"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from math import inf
 from pathlib import Path
+from threading import Event
 from typing import BinaryIO, TypeVar
 
 from fedkeel.config.files import open_file, reason
@@ -24,6 +25,7 @@ def follow(
     *,
     timeout: float | None = None,
     poll_seconds: float = 0.5,
+    stop: Event | None = None,
 ) -> Iterator[Row]:
     """Yield the rows of a run as they are written, until it is complete; all at once if it is.
 
@@ -31,7 +33,7 @@ def follow(
     after the last round comes last. `kinds` chooses among them by the names of their files. If the run is stopped or
     killed, this waits for somebody to resume it. Rows that are then written again are not yielded again. After
     `timeout` seconds without a new row, it raises a TimeoutError. With a `timeout`, it waits as long for a run that has
-    not begun yet.
+    not begun yet. When another thread sets `stop`, no more rows come.
     """
     chosen = frozenset([kinds] if isinstance(kinds, str) else kinds)
     for kind in sorted(chosen, key=str):
@@ -48,16 +50,18 @@ def follow(
         raise InputError(
             f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run{wait}"
         )
-    return _rows(path, chosen, timeout, poll_seconds)
+    return _rows(path, chosen, _Waiting(timeout, poll_seconds, stop or Event()))
 
 
 def _begun(path: Path) -> bool:
     return (path / schema.EXPERIMENT).is_file()
 
 
-def _rows(path: Path, kinds: frozenset[str], timeout: float | None, poll_seconds: float) -> Iterator[Row]:
-    waiting = _Waiting(timeout, poll_seconds)
+def _rows(path: Path, kinds: frozenset[str], waiting: _Waiting) -> Iterator[Row]:
+    waiting.begin()
     while not _begun(path):
+        if waiting.stopped:
+            return
         waiting.sleep(f"no run has begun in {path}")
     schema.check(path)
     waiting.begin()
@@ -67,9 +71,14 @@ def _rows(path: Path, kinds: frozenset[str], timeout: float | None, poll_seconds
 class _Waiting:
     """Sleeps between two looks, until a time is over."""
 
-    def __init__(self, timeout: float | None, poll_seconds: float) -> None:
-        self._timeout, self._poll_seconds = timeout, poll_seconds
+    def __init__(self, timeout: float | None, poll_seconds: float, stop: Event) -> None:
+        self._timeout, self._poll_seconds, self._stop = timeout, poll_seconds, stop
         self.begin()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._stop.is_set()
 
     def begin(self) -> None:
         """Count the time from now."""
@@ -80,7 +89,7 @@ class _Waiting:
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"follow: {said} for {self._timeout:g} s")
-        time.sleep(min(self._poll_seconds, left))
+        self._stop.wait(min(self._poll_seconds, left))
 
 
 class _Follower:
@@ -104,7 +113,7 @@ class _Follower:
 
     def rows(self, waiting: _Waiting) -> Iterator[Row]:
         """All rows, as they come."""
-        while True:
+        while not waiting.stopped:
             complete = (self._path / schema.SUMMARY).exists()  # before the rows: then none is still to come
             found = self._look(complete)
             if found:

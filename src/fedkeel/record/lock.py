@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
+from pathlib import Path
 
 with suppress(ImportError):
     import fcntl
@@ -32,3 +34,21 @@ def lock(file: int, wait: bool = False) -> None:
             time.sleep(_SECONDS)
         else:
             return
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process has this file; where the system has no such locks, that cannot be ruled out."""
+    if "fcntl" not in globals():
+        return True
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        # For a moment nobody else can lock it: who resumes a run waits for that, and a new run is not looked at.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False

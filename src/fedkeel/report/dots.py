@@ -83,7 +83,8 @@ def _reached(count: int, runs: int) -> str:
 
 def _open(line: Line) -> str:
     """Runs that came to nothing, or not yet."""
-    return _joined(f"{line.failed} failed" if line.failed else "", f"{line.pending} to come" if line.pending else "")
+    counts = {"failed": line.failed, "stopped early": line.pruned, "to come": line.pending}
+    return _joined(*(f"{count} {what}" for what, count in counts.items() if count))
 
 
 def _figure(

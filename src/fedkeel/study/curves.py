@@ -15,7 +15,7 @@ from fedkeel.study.results import Outcome, State, scale
 
 Numbers = NDArray[np.float64]
 SCALES: tuple[At, ...] = get_args(At)
-ORDER: tuple[State, ...] = ("finished", "going on", "failed")
+ORDER: tuple[State, ...] = ("finished", "going on", "stopped", "pruned", "failed")
 """Runs of the first state that any is in are drawn."""
 
 
@@ -36,7 +36,7 @@ class Curve:
 def mean_curve(outcomes: Sequence[Outcome], x: str, y: str, points: int = 200) -> Curve:
     """The mean of a column of the history over a scale (`time`, `rounds`, `uploads` or `bytes`).
 
-    Between two evaluations, a run has the value of the earlier one. The curve is drawn where all seeds have a value and
+    It is the mean of the seeds' own lines, which join their evaluations. It is drawn where all seeds have begun and
     none has ended: at every evaluation of any of them, or, if these are more than `points`, at so many places that are
     equally far apart.
 
@@ -52,20 +52,24 @@ def mean_curve(outcomes: Sequence[Outcome], x: str, y: str, points: int = 200) -
     }
     lines = next(filter(None, found.values()), [])
     places = _places([line[0] for line in lines], points)
-    values = np.stack([_stairs(*line, places) for line in lines]) if lines else np.empty((1, 0))
+    values = np.stack([np.interp(places, *line) for line in lines]) if lines else np.empty((1, 0))
     return Curve(places, values.mean(0), values.min(0), values.max(0), len(lines))
 
 
 def _line(outcome: Outcome, x: At, y: str) -> tuple[Numbers, Numbers] | None:
-    """A run's own curve, without evaluations that have no such value; None if none has."""
+    """A run's own curve, without evaluations that have no such value; None if none has. Of several at the same place,
+    the last counts."""
     record = outcome.record
     if record is None:
         return None
     with record.told_if_damaged("history.jsonl"):
         places = np.array([scale(row, x) for row in record.history], float)
         values = np.array(record.column(y), float)
-    known = ~np.isnan(values)
-    return (places[known], values[known]) if known.any() else None
+    known = np.flatnonzero(~np.isnan(values))
+    if not len(known):
+        return None
+    known = known[np.append(np.diff(places[known]) > 0, True)]
+    return places[known], values[known]
 
 
 def _places(lines: Sequence[Numbers], points: int) -> Numbers:
@@ -75,8 +79,3 @@ def _places(lines: Sequence[Numbers], points: int) -> Numbers:
     union = np.unique(np.concatenate(lines))
     union = union[(union >= first) & (union <= last)]
     return union if len(union) <= points else np.linspace(first, last, points)
-
-
-def _stairs(x: Numbers, y: Numbers, places: Numbers) -> Numbers:
-    """At each place, the value of the last evaluation at or before it."""
-    return y[np.searchsorted(x, places, side="right") - 1]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedkeel.errors import InputError, label
-from fedkeel.record.folder import begun, complete
+from fedkeel.record.folder import begun, complete, worked_on
 from fedkeel.record.runs import RunRecord
 from fedkeel.record.schema import SUMMARY
 from fedkeel.study.plan import At, Comparison, Measure
@@ -19,7 +19,10 @@ from fedkeel.study.store import Store
 
 LONGER = 1.25
 """A run that is so many times as long as the shortest is told of."""
-State = Literal["finished", "failed", "going on", "not begun"]
+State = Literal["finished", "failed", "pruned", "going on", "stopped", "not begun"]
+"""A run that was stopped or killed is `stopped` until somebody goes on with it; a search prunes trials."""
+LEFT: tuple[State, ...] = ("going on", "stopped", "not begun")
+"""Of runs that are still to come to their end."""
 UNITS: dict[At, str] = {"time": "virtual seconds", "rounds": "rounds", "uploads": "uploads", "bytes": "bytes"}
 
 
@@ -34,6 +37,8 @@ class Listed:
     folder: Path
     failure: str | None = None
     """Why it came to no end, if so."""
+    pruned: bool = False
+    """Whether that is because a search stopped it early."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,11 @@ class Outcome(Listed):
     kept: int = 0
     """Evaluations up to where runs are compared."""
     measure: Measure = field(default_factory=Measure)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it came to no end, and will not."""
+        return self.state in ("failed", "pruned")
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -162,7 +172,15 @@ def collect(plan: Comparison, store: Path) -> Results:
     """The runs of a plan as they are now; runs that are going on or have not begun are told as such."""
     place = Store(store)
     listed = [
-        Listed(case.name, case.scene, case.variant, case.seed, place.folder(case.name), place.failure(case.name))
+        Listed(
+            case.name,
+            case.scene,
+            case.variant,
+            case.seed,
+            place.folder(case.name),
+            place.failure(case.name),
+            place.pruned(case.name),
+        )
         for case in plan.cases
     ]
     return results(plan.title, listed, plan.measure, plan.command)
@@ -183,15 +201,22 @@ def results(title: str, listed: Sequence[Listed], measure: Measure, command: str
 
 
 def _read(listed: Listed, measure: Measure) -> Outcome:
-    folder = listed.folder
-    state: State = "finished" if complete(folder) else "going on" if begun(folder) else "not begun"
-    if listed.failure is not None:
-        state = "failed"
+    folder, state = listed.folder, _state(listed)
     record = summary = None
     if begun(folder):
         record = RunRecord.begun(folder)
         summary = _summary(folder) if state == "finished" else None
     return Outcome(**vars(listed), state=state, record=record, summary=summary or {}, measure=measure)
+
+
+def _state(listed: Listed) -> State:
+    folder = listed.folder
+    if listed.failure is not None:
+        return "pruned" if listed.pruned else "failed"
+    if not begun(folder):
+        return "not begun"
+    going_on = worked_on(folder)  # looked at first: a run that ends meanwhile is finished
+    return "finished" if complete(folder) else "going on" if going_on else "stopped"
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedkeel.runner.stopping import Stop
 from fedkeel.study.engine import Begun, Watcher, execute
 from fedkeel.study.plan import Case
 from fedkeel.study.space import Search, Trial, distribution
-from fedkeel.study.store import Store
+from fedkeel.study.store import PRUNED, Store
 from fedkeel.study.tasks import Ended, Moved
 
 _T = TypeVar("_T")
@@ -83,7 +83,7 @@ class _Attempt:
         failed = any(self._store.failure(case.name) for case in self._cases)
         for case in self._cases if self._behind else ():
             if not complete(self._store.folder(case.name)) and not self._store.failure(case.name):
-                self._store.fail(case.name, "Pruned", "stopped early, behind the median of earlier trials")
+                self._store.fail(case.name, PRUNED, "behind the median of earlier trials")
         return self._found("pruned" if self._behind else "failed" if failed else "complete")
 
     def _check_final(self) -> None:

@@ -25,6 +25,8 @@ from fedkeel.study.tasks import Estimate
 
 PLAN, EXECUTORS, RUNS, FAILED = "comparison.json", "executors.json", "runs", "failed"
 SCHEMA = 1
+PRUNED = "Pruned"
+"""The kind of failure of a run that a search stopped early."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,16 @@ class Store:
 
     def final(self, name: str) -> bool:
         """Whether a failure would come again: training that diverges does so every time."""
+        return self._kind(name) == "DivergenceError"
+
+    def pruned(self, name: str) -> bool:
+        """Whether a search stopped a run early."""
+        return self._kind(name) == PRUNED
+
+    def _kind(self, name: str) -> str:
+        """The class of the error by which a run failed, if it did."""
         told = _json(self.path / FAILED / f"{name}.json")
-        return isinstance(told, dict) and told.get("kind") == "DivergenceError"
+        return str(told.get("kind")) if isinstance(told, dict) else ""
 
     def fail(self, name: str, kind: str, error: str) -> None:
         """Write down why a run failed."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedkeel.study import statistics
 from fedkeel.study.aggregates import bootstrap, performance_profile, probability_of_improvement
-from fedkeel.study.results import Outcome, Results
+from fedkeel.study.results import LEFT, Outcome, Results
 from fedkeel.study.statistics import Difference, Interval, Leaders
 
 Standing = Literal["best", "level", ""]
@@ -29,8 +29,10 @@ class Line:
     variant: str
     finished: int
     failed: int
+    pruned: int
+    """Runs that a search stopped early."""
     pending: int
-    """Runs that are going on or have not begun."""
+    """Runs that have not come to their end yet."""
     accuracy: Interval | None
     best_accuracy: Interval | None
     loss: Interval | None
@@ -39,7 +41,7 @@ class Line:
     standing: Standing
     """In its scene: `best` if it is clear of all others, `level` if it cannot be told apart from the highest mean.
 
-    Neither if a run failed, nor if it is clearly worse than the reference."""
+    Neither if a run failed or was stopped early, nor if it is clearly worse than the reference."""
     reached: int
     """Runs that reached the target."""
     rounds_to_target: Interval | None
@@ -76,8 +78,8 @@ def lines(results: Results) -> list[Line]:
         leaders = Leaders(None, ())
         if scene not in results.stopped and sum(len(seeds) > 1 for seeds in values.values()) > 1:
             leaders = statistics.best(values)
-        if leaders.best and any(run.state == "failed" for run in results.of(scene, leaders.best)):
-            leaders = Leaders(None, ())  # the seeds that failed might have told another story
+        if leaders.best and any(run.broken for run in results.of(scene, leaders.best)):
+            leaders = Leaders(None, ())  # the seeds that came to no end might have told another story
         found += [_line(results, scene, variant, runs, values, leaders) for variant, runs in cells if runs]
     return found
 
@@ -107,16 +109,18 @@ def _line(
     reference = results.measure.reference
     other = reference is not None and reference != variant and scene not in results.stopped
     difference = statistics.paired(values[variant], values.get(reference or "", {})) if other else None
-    failed = [run for run in runs if run.state == "failed"]
+    broken = [run for run in runs if run.broken]
+    pruned = sum(run.state == "pruned" for run in runs)
     standing: Standing = "best" if variant == leaders.best else "level" if variant in leaders.level else ""
     worse = difference is not None and difference.clear and difference.mean < 0
-    standing = "" if failed or worse else standing
+    standing = "" if broken or worse else standing
     return Line(
         scene=scene,
         variant=variant,
         finished=len(done),
-        failed=len(failed),
-        pending=len(runs) - len(done) - len(failed),
+        failed=len(broken) - pruned,
+        pruned=pruned,
+        pending=len(runs) - len(done) - len(broken),
         accuracy=_over(done, lambda run: run.accuracy),
         best_accuracy=_over(done, lambda run: run.best_accuracy),
         loss=_over(done, lambda run: run.loss),
@@ -147,33 +151,34 @@ def _sentence(
     variant: str, reference: str | None, difference: Difference | None, standing: Standing, runs: Sequence[Outcome]
 ) -> str:
     """What can be said of a variant, in one sentence."""
-    failed = [run for run in runs if run.state == "failed"]
-    pending = sum(run.state in ("going on", "not begun") for run in runs)
+    broken = [run for run in runs if run.broken]
+    pending = sum(run.state in LEFT for run in runs)
     parts = []
     if standing == "best":
         parts.append("best here")
     if difference is not None and reference is not None:
-        where = f"over the {difference.count} seeds of {len(runs)} that both finished: " if failed else ""
+        where = f"over the {difference.count} seeds of {len(runs)} that both finished: " if broken else ""
         parts.append(where + statistics.sentence("", reference, difference))
-    elif reference == variant and len(runs) > len(failed):
+    elif reference == variant and len(runs) > len(broken):
         parts.append("the reference")
-    if failed:
-        parts.append(f"{len(failed)} of {len(runs)} runs failed: {failed[0].failure}")
+    if broken:
+        what = "stopped early" if broken[0].state == "pruned" else "failed"
+        parts.append(f"{len(broken)} of {len(runs)} runs {what}: {broken[0].failure}")
     if pending:
         parts.append(f"{pending} of {len(runs)} runs to come")
     return "; ".join(parts)
 
 
 def many_tasks(results: Results) -> list[TaskLine]:
-    """Over all scenes, of variants with a finished run in each and no failed one; nothing where there is one scene."""
+    """Over all scenes, of variants with a finished run in each and no broken one; nothing where there is one scene."""
     scenes, reference = results.scenes, results.measure.reference
     if len(scenes) < 2 or results.stopped:
         return []
     scores: dict[str, list[list[float]]] = {}
     for variant in results.variants:
         tasks = [list(accuracies(results.of(scene, variant)).values()) for scene in scenes]
-        failed = any(run.state == "failed" for scene in scenes for run in results.of(scene, variant))
-        if all(tasks) and not failed:
+        broken = any(run.broken for scene in scenes for run in results.of(scene, variant))
+        if all(tasks) and not broken:
             scores[variant] = tasks
     if not scores:
         return []

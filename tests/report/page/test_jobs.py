@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedkeel.errors import InputError
+from fedkeel.record.lock import lock
 from fedkeel.record.runs import RunRecord
 from fedkeel.report import rates, staleness, timeline
 from fedkeel.report.page import arrivals, jobs
@@ -167,7 +168,9 @@ def test_of_a_run_that_is_going_on_less_is_read(written: Make, monkeypatch: pyte
     found = written(["a", "b"], seeds=[0], jobs=50)
     (found.of("", "b")[0].folder / "summary.json").unlink()
     store = Store(found.outcomes[0].folder.parents[1])
-    told = jobs.jobs(cells(collect(store.plan(), store.path)))
+    with (found.of("", "b")[0].folder / "history.jsonl").open() as file:
+        lock(file.fileno())
+        told = jobs.jobs(cells(collect(store.plan(), store.path)))
     assert [(each["rows"], each["cut"]) for each in told] == [(50, False), (20, True)]
 
 

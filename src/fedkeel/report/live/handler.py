@@ -121,24 +121,21 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _stream(self, content: bool) -> None:
-        newest, seen = self.watch.newest, self.headers.get("Last-Event-ID", "")
-        if newest.complete and seen == newest.tag:
-            self._begin(HTTPStatus.NO_CONTENT, "text/event-stream", NOTHING)  # then a browser asks no more
-            return
         self._begin(HTTPStatus.OK, "text/event-stream", NOTHING)
         if content:
             self.wfile.write(f"retry: {RETRY_MS}\n\n".encode())
-            self._send_digests(seen)
+            self._send_digests(self.headers.get("Last-Event-ID", ""))
 
     def _send_digests(self, seen: str) -> None:
-        """Each newest digest once, until nothing more is to come; those that came while we wrote are passed over."""
+        """Each newest digest once; those that came while we wrote are passed over.
+
+        The stream stays open when all runs are finished: somebody may add runs to a comparison.
+        """
         beat = time.monotonic() + BEAT_SECONDS
         while not self.watch.stopped and not self._gone():
             newest = self.watch.wait(seen, LOOK_SECONDS)
             if newest is not None:
-                self.wfile.write(_events(newest))
-                if newest.complete:
-                    return
+                self.wfile.write(_event(newest))
                 seen = newest.tag
             elif time.monotonic() >= beat:
                 self.wfile.write(b": still here\n\n")
@@ -152,6 +149,5 @@ class Handler(BaseHTTPRequestHandler):
         return bool(ready) and not self.connection.recv(1, socket.MSG_PEEK)
 
 
-def _events(snapshot: Snapshot) -> bytes:
-    end = b"event: complete\ndata: {}\n\n" if snapshot.complete else b""
-    return b"id: %b\nevent: digest\ndata: %b\n\n%b" % (snapshot.tag.encode(), snapshot.digest, end)
+def _event(snapshot: Snapshot) -> bytes:
+    return b"id: %b\nevent: digest\ndata: %b\n\n" % (snapshot.tag.encode(), snapshot.digest)

@@ -23,9 +23,7 @@ class Snapshot:
         self._told = digest(told)
         self._lock = Lock()
         self.digest = json.dumps(self._told, allow_nan=False, separators=(",", ":")).encode()
-        self.complete: bool = self._told["complete"]
-        """Whether no run is going on or still to begin."""
-        self.tag = sha256(self.digest).hexdigest()[:16] + (".complete" if self.complete else "")
+        self.tag = sha256(self.digest).hexdigest()[:16]
         """The same for the same digest, also after the server was started again."""
 
     @property

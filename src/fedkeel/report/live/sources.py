@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedkeel.errors import InputError, label
 from fedkeel.record.durable import PARTIAL
-from fedkeel.record.folder import begun
+from fedkeel.record.folder import begun, complete, worked_on
 from fedkeel.record.rows import KINDS
 from fedkeel.record.schema import EXPERIMENT, SUMMARY
 from fedkeel.study.adhoc import gather
@@ -21,7 +21,7 @@ EARLY = {f"{name}.jsonl" for name in KINDS} | {f"{name}{PARTIAL}" for name in (E
 """What may be in a folder before the file that makes it one of a run or a comparison."""
 FILES = ("history.jsonl", SUMMARY, EXPERIMENT)
 Mark = tuple[tuple[str, int, int], ...]
-"""Of every file: its path, its size, and when it was written."""
+"""Of every file: its path, its size, and when it was written; of every run: whether a process works on it."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ class Sources:
         return replace(known, outcomes=outcomes, notes=(*known.notes, *notes))
 
     def mark(self, folders: Sequence[Path]) -> Mark:
-        """Differs before and after a row, an end or a failure of the runs in these folders, or a change of the plan."""
-        return tuple((str(path), *_stamp(path)) for path in self._files(folders))
+        """Differs before and after a row, an end, a kill or a failure of the runs in these folders, or a new plan."""
+        files = tuple((str(path), *_stamp(path)) for path in self._files(folders))
+        return files + tuple((str(path), 0, worked_on(path)) for path in folders if not complete(path))
 
     def _files(self, folders: Sequence[Path]) -> Iterator[Path]:
         for path in self.paths:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from threading import Condition, Event, Thread
 
@@ -17,8 +17,8 @@ LOOK_SECONDS = 1.0
 """Between two looks at the folders, and at least between two snapshots."""
 SHARE = 4.0
 """After a snapshot this many times as long as it took, so that runs keep the processor."""
-PATIENCE = 30.0
-"""For how long a run is followed without a new row before we see whether we are to stop."""
+PATIENCE = 1e6
+"""For how long a run is followed without a new row; it may be resumed any time."""
 
 
 class Watch:
@@ -35,14 +35,14 @@ class Watch:
         self._failure = ""
         """What went wrong when we last looked, if anything did."""
         self._newest = Snapshot(sources.read())
-        self._thread = Thread(target=self._run, name="fedkeel-watch", daemon=True)
+        self._threads = [Thread(target=self._run, name="fedkeel-watch", daemon=True)]
+        if len(sources.paths) == 1 and not is_comparison(sources.paths[0]):
+            self._threads.append(Thread(target=self._follow, args=sources.paths, name="fedkeel-follow", daemon=True))
 
     def start(self) -> None:
         """Look after the folders from now on."""
-        self._thread.start()
-        paths = self._sources.paths
-        if len(paths) == 1 and not is_comparison(paths[0]):
-            Thread(target=self._follow, args=paths, name="fedkeel-follow", daemon=True).start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """Let all readers go."""
@@ -50,8 +50,9 @@ class Watch:
         self._wake.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
 
     @property
     def stopped(self) -> bool:
@@ -113,17 +114,6 @@ class Watch:
 
     def _follow(self, path: Path) -> None:
         """Look at once when the run has a new evaluation, until it is complete."""
-        seen = 0
-        while not self.stopped and not is_comparison(path):
-            try:
-                rows = follow(path, ["history"], timeout=PATIENCE, poll_seconds=LOOK_SECONDS / 4)
-                for _ in islice(rows, seen, None):
-                    seen += 1
-                    self._wake.set()
-                    if self.stopped:
-                        return
-                return
-            except TimeoutError:
-                continue
-            except InputError:  # whoever takes the snapshot says what is wrong
-                return
+        with suppress(InputError, TimeoutError):  # whoever takes the snapshot says what is wrong
+            for _ in follow(path, ["history"], timeout=PATIENCE, poll_seconds=LOOK_SECONDS / 4, stop=self._stop):
+                self._wake.set()

@@ -9,7 +9,7 @@ import fedkeel
 from fedkeel.report import palette
 from fedkeel.report.page import clients, curves, jobs, labels, settings, tables
 from fedkeel.report.page.cells import cells
-from fedkeel.study.results import Results
+from fedkeel.study.results import LEFT, Results
 
 SCHEMA = 1
 
@@ -26,7 +26,7 @@ def digest(results: Results) -> dict[str, Any]:
         "variants": [_variant(place, name) for place, name in enumerate(results.variants)],
         "seeds": results.seeds,
         "runs": {"all": len(results.outcomes), **states},
-        "complete": not states["going on"] and not states["not begun"],
+        "complete": not any(states[state] for state in LEFT),
         "measure": tables.compared(results),
         "notes": list(results.notes),
         "figures": tables.figures(results),

@@ -93,10 +93,10 @@ function interval(found, format) {
     : `${format(found.mean)}\u00a0±\u00a0${format((found.high - found.low) / 2)}`;
 }
 
-/** The same of a quantity, in the unit of the mean. */
-function quantityInterval(found, units) {
+/** The same of a quantity in a column: the smallest mean there says in which unit. */
+function quantityInterval(found, units, column) {
   if (!found) return NOTHING;
-  const [divisor, name] = unit(units, Math.abs(found.mean));
+  const [divisor, name] = unit(units, Math.min(...column.filter(Boolean).map((each) => Math.abs(each.mean))));
   const told = interval(found, asPrecise(found, divisor));
   return name ? `${told}\u00a0${name}` : told;
 }

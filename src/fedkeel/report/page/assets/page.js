@@ -72,7 +72,9 @@ function heading(digest) {
   const states = [
     ["finished", "finished"],
     ["failed", "failed"],
+    ["pruned", "stopped early"],
     ["going on", "going on"],
+    ["stopped", "stopped before the end"],
     ["not begun", "not begun"],
   ].filter(([name]) => runs[name]);
   const told =
@@ -235,23 +237,23 @@ function tell(text, kind) {
 const AGAIN = 3000;
 let latest = "";
 
-/** Follows the runs until they are complete; a browser tries again by itself, unless the server told an error. */
+function tellState() {
+  const word = current.complete ? "complete" : "live";
+  tell(word, word);
+}
+
+/** Follows the runs; a browser tries again by itself, unless the server told an error. */
 function follow() {
   const source = new EventSource("events");
-  source.addEventListener("open", () => tell("live", "live"));
+  source.addEventListener("open", tellState);
   source.addEventListener("digest", (event) => {
     if (event.data === latest) return;
     latest = event.data;
-    const digest = JSON.parse(latest);
-    tell(digest.complete ? "complete" : "live", digest.complete ? "complete" : "live");
-    update(digest);
-  });
-  source.addEventListener("complete", () => {
-    source.close();
-    tell("complete", "complete");
+    update(JSON.parse(latest));
+    tellState();
   });
   source.addEventListener("error", () => {
-    tell("connection lost, trying again", "lost");
+    if (!current.complete) tell("connection lost, trying again", "lost");
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN);
   });
 }

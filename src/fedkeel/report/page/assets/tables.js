@@ -32,6 +32,7 @@ const WHY_BADGE = {
   best: "Its difference to every other method lies outside the noise.",
   level: "It cannot be told apart from the highest mean.",
   failed: "Every run failed.",
+  "stopped early": "It fell behind the median of earlier trials.",
 };
 
 function badge(standing) {
@@ -52,7 +53,8 @@ function named(variant, line) {
 }
 
 function nothingLeft(line) {
-  return line.failed > 0 && !line.finished && !line.pending && "failed";
+  if (line.finished || line.pending) return null;
+  return (line.failed > 0 && "failed") || (line.pruned > 0 && "stopped early");
 }
 
 function sentenceCase(text) {
@@ -69,8 +71,12 @@ function decimalsOf(lines) {
 }
 
 function runsDone(line) {
-  const all = line.finished + line.failed + line.pending;
-  const more = [line.failed && `${line.failed} failed`, line.pending && `${line.pending} to come`].filter(Boolean);
+  const all = line.finished + line.failed + line.pruned + line.pending;
+  const more = [
+    line.failed && `${line.failed} failed`,
+    line.pruned && `${line.pruned} stopped early`,
+    line.pending && `${line.pending} to come`,
+  ].filter(Boolean);
   return `${line.finished} of ${all}${more.length ? `, ${more.join(", ")}` : ""}`;
 }
 
@@ -166,7 +172,10 @@ function targetTable(digest, lines) {
   ];
   const rows = lines.map((line) => {
     const variant = digest.variants[line.variant];
-    const costs = columns.map(([name, , units]) => quantityInterval(line[name], units));
+    const costs = columns.map(([name, , units]) => {
+      const column = lines.map((each) => each[name]);
+      return quantityInterval(line[name], units, column);
+    });
     const reached = line.finished ? `${line.reached} of ${plural(line.finished, "run")}` : NOTHING;
     return { variant, cells: [named(variant), reached, ...costs] };
   });
