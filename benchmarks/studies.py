@@ -14,7 +14,6 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,13 @@ def rows(study: StudyFile, folder: Path) -> list[Row]:
     """The runs of a study, all of which must have ended."""
     store = Store(folder)
     plan = store.plan()
-    full = comparison(study, seeds=plan.seeds)
+    full = comparison(study, seeds=sorted({case.seed for case in plan.cases}))
     store.check(full)
     known = {(case.scene, case.variant) for case in plan.cases}
     for case in full.cases:
         if (case.scene, case.variant) not in known:
             raise _incomplete(folder, f"no run of {label(case.variant)}")
-    found = collect(replace(plan, measure=full.measure), folder)
+    found = collect(plan.model_copy(update={"measure": full.measure}), folder)
     for run in found.outcomes:
         if run.state != "finished" and not store.final(run.name):
             raise _incomplete(folder, f"the run {run.name}: {run.failure or run.state}")

@@ -29,7 +29,7 @@ STUDY = {
         "plain": [],
         "workers": ["algorithm=fedprox", *kills.WORKERS],
         "asynchronous": ["algorithm=fedasmu"],
-        "diverging": ["model=mlp-400", "local.lr=1.0e+30"],
+        "diverging": ["local.lr=1.0e+38"],
     },
     "seeds": [0, 1],
 }

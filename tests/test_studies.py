@@ -68,7 +68,7 @@ BASE = (
 TINY = (
     "{about: a test, base: base.yaml, target: 0.01, last: 1, at: rounds, until: 2, reference: plain, seeds: [0, 1], "
     "scenes: {one: [], two: [local.lr=0.02]}, variants: {plain: [], slow: [local.lr=0.001], "
-    "bounds: [algorithm=fedent, algorithm.estimate_bounds=true], wild: [model=mlp-400, local.lr=1.0e+30]}}\n"
+    "bounds: [algorithm=fedent, algorithm.estimate_bounds=true], wild: [local.lr=1.0e+38]}}\n"
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from fedkeel.config.experiment import Experiment
 from fedkeel.study.engine import Begun
 from fedkeel.study.files import StudyFile, comparison
 from fedkeel.study.plan import Case, Comparison, Measure
@@ -40,8 +41,9 @@ def comparison_of(words: Sequence[str], algorithms: Sequence[str], seeds: Sequen
 
 def variants(told: Mapping[str, Sequence[str]], seeds: Sequence[int] = (0,), words: Sequence[str] = ()) -> Comparison:
     """The same with variants as a file names them."""
-    given = StudyFile(variants={name: [*settings] for name, settings in told.items()})
-    return comparison(given, on_top(*words), seeds=seeds)
+    base = Experiment.build({}, on_top(*words)).model_dump(exclude_unset=True)
+    given = StudyFile(base=base, variants={name: [*settings] for name, settings in told.items()})
+    return comparison(given, seeds=seeds)
 
 
 class Watch:

@@ -9,8 +9,8 @@ import pytest
 
 from fedkeel.errors import InputError
 from fedkeel.study.adhoc import gather
+from fedkeel.study.kept import PLAN
 from fedkeel.study.plan import Measure
-from fedkeel.study.store import PLAN
 from fedkeel.study.table import lines
 from tests.helpers.studies import by_hand, fill, row, write_run
 
@@ -71,7 +71,7 @@ def test_the_same_run_a_second_time_counts_as_another(tmp_path: Path) -> None:
 def test_runs_are_compared_at_equal_time_if_one_is_asynchronous(tmp_path: Path) -> None:
     assert gather(written(tmp_path / "a", {}, {"algorithm": {"name": "fedprox"}})).measure.at == "rounds"
     paths = written(tmp_path / "b", {}, {"algorithm": {"name": "fedasmu"}})
-    assert gather(paths).measure == Measure("time")
+    assert gather(paths).measure == Measure("time", reference="fedavg")
     assert gather(paths, at="bytes").limits == {"": 14.0}
     gone = written(tmp_path / "c", {"algorithm": {"name": "gone:Method"}}, {"algorithm": {"name": "fedbuff"}})
     assert gather(gone).measure.at == "time"  # code that is no longer there does not matter
@@ -97,6 +97,50 @@ def test_a_comparison_is_read_as_it_was_planned_or_seen_in_another_way(tmp_path:
     assert gather([tmp_path], "rounds").limits == {"": 1.0}
 
 
+def planned(place: Path, cells: dict[tuple[str, int], float], measure: Measure | None = None) -> Path:
+    plan = by_hand([("", variant, seed) for variant, seed in cells], measure)
+    fill(plan, place, {cell: [row(1, score), row(2, score)] for cell, score in cells.items()})
+    return place
+
+
+def test_comparisons_and_runs_are_put_together(tmp_path: Path) -> None:
+    """Variants of one scene, unless two of them are the same."""
+    timed = Measure("time", target=0.4, reference="a")
+    first = planned(tmp_path / "first", {("a", 0): 0.1, ("a", 1): 0.2}, timed)
+    second = planned(tmp_path / "second", {("b", 0): 0.3, ("b", 1): 0.4}, Measure(target=0.4))
+    third = planned(tmp_path / "third", {("a", 1): 0.9})
+    (run,) = written(tmp_path, {"seed": 1})
+    found = gather([first, second, run])
+    assert (found.measure, found.scenes) == (Measure("time", reference="a"), [""])
+    assert [(each.variant, each.seed) for each in found.outcomes] == [
+        ("a", 0), ("a", 1), ("b", 0), ("b", 1), ("fedavg", 1),
+    ]  # fmt: skip
+    assert [line.difference and line.difference.count for line in lines(found)] == [None, 2, 1]
+    assert found.command == f"fedkeel report {first} {second} {run}"
+    apart = gather([first, third])
+    assert apart.scenes == ["first", "third"]
+    assert [line.accuracy and line.accuracy.mean for line in lines(apart)] == pytest.approx([0.15, 0.9])
+
+
+def test_runs_have_a_reference(tmp_path: Path) -> None:
+    prox = {"algorithm": {"name": "fedprox"}}
+    paths = written(tmp_path, prox, {**prox, "seed": 1}, {}, {"seed": 1})
+    assert [line.sentence for line in lines(gather(paths))] == ["equal to fedavg in 2 of 2 seeds", "the reference"]
+    assert gather(paths, reference="fedprox").measure.reference == "fedprox"
+    with pytest.raises(InputError, match="reference: mine is no variant; accepted: fedprox, fedavg"):
+        gather(paths, reference="mine")
+    assert gather(paths[:2]).measure.reference is None
+
+
+def test_no_code_of_the_users_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trap_of_plans.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    place = planned(tmp_path / "a", {("a", 0): 0.1})
+    (place / PLAN).write_text((place / PLAN).read_text().replace('"fedavg"', '"trap_of_plans:mine"'))
+    assert "trap_of_plans:mine" in (place / PLAN).read_text()
+    assert lines(gather([place]))[0].finished == 1
+
+
 def test_one_run_is_repeated_by_a_command_of_its_own(tmp_path: Path) -> None:
     (path,) = written(tmp_path / "with space", {})
     found = gather([path])
@@ -116,7 +160,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
             [run, tmp_path / "empty"],
             "empty holds neither a run nor a comparison; accepted: a folder made by fedkeel run",
         ),
-        ([run, tmp_path / "planned"], "planned is a comparison; accepted: one comparison by itself"),
+        ([run, tmp_path / "planned"], "comparison.json is missing or damaged"),
         ([tmp_path / "planned"], "comparison.json is missing or damaged"),
     ):
         with pytest.raises(InputError, match=sentence):

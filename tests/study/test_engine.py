@@ -102,7 +102,7 @@ def test_a_stop_before_the_first_run_begins_none(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_is_told_and_not_repeated_while_others_go_on(tmp_path: Path) -> None:
-    plan = variants({"wild": ["model=mlp-400", "local.lr=1.0e+30"], "calm": []}, seeds=[0, 1])
+    plan = variants({"wild": ["local.lr=1.0e+38"], "calm": []}, seeds=[0, 1])
     watch = Watch()
     execute(plan.cases, tmp_path, watch=watch)
     assert watch.ended["wild-seed0"].kind == "DivergenceError"

@@ -89,11 +89,47 @@ def test_a_product_of_values_makes_scenes(tmp_path: Path) -> None:
         assert case.experiment.fleet.dropout == (0.1 if words[0] == "calm" else 0)
 
 
-def test_varied_values_stand_above_settings_of_the_command_and_of_scenes() -> None:
-    given = StudyFile(scenes={"few": ["clients=5"]})
-    assert [case.experiment.clients for case in comparison(given, seeds=[0], vary=["clients=6,7"]).cases] == [6, 7]
-    plan = comparison(StudyFile(), ["local.lr=0.3"], ["fedavg"], [0], ["local.lr=0.1,0.2"])
-    assert [case.experiment.local.lr for case in plan.cases] == [0.1, 0.2]
+def test_settings_of_the_command_stand_above_those_of_variants() -> None:
+    plan = comparison(StudyFile(), ["algorithm.weighting=uniform"], ["fedavg"], [0], ["algorithm.server_lr=0.5,1"])
+    told = [case.experiment.algorithm.model_dump() for case in plan.cases]
+    assert [(each["weighting"], each["server_lr"]) for each in told] == [("uniform", 0.5), ("uniform", 1.0)]
+
+
+CLASHING = StudyFile(
+    scenes={"few": ["clients=5"], "uneven": ["partition={kind: dirichlet, alpha: 0.3}"]},
+    variants={"mild": ["local.lr=0.1", "client=fedsam"], "wild": ["local={lr: 1, epochs: 2}"]},
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"overrides": ["clients=9"]}, "clients: the scene few sets it, too; accepted: settings that no scene and no"),
+        ({"vary": ["clients=6,7"]}, "clients: the scene few sets it, too"),
+        ({"overrides": ["partition.alpha=1"]}, "partition.alpha: the scene uneven sets it, too"),
+        ({"overrides": ["partition=iid"]}, "partition: the scene uneven sets it, too"),
+        ({"overrides": ["local={lr: 2}"]}, "local: the variant mild sets it, too"),
+        ({"overrides": ["local.epochs=3"]}, "local.epochs: the variant wild sets it, too"),
+        ({"overrides": ["algorithm.client=fedavg"]}, "algorithm.client: the variant mild sets it, too"),
+        ({"overrides": ["rounds=3"], "vary": ["rounds=3,4"]}, "rounds: it is set twice; accepted: one value, or"),
+    ],
+)
+def test_a_setting_that_a_scene_or_a_variant_has_is_refused(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=f"^{sentence}"):
+        comparison(CLASHING, seeds=[0], **given)
+
+
+def test_what_a_section_leaves_open_may_be_set() -> None:
+    plan = comparison(CLASHING, ["local.batch_size=7"], seeds=[0], vary=["local.momentum=0,0.9"], only=["wild"])
+    told = [case.experiment.local for case in plan.cases]
+    assert {(each.batch_size, each.lr, each.epochs) for each in told} == {(7, 1, 2)}
+    assert [each.momentum for each in told] == [0, 0.9, 0, 0.9]
+
+
+def test_a_section_of_a_variant_replaces_settings_of_a_scene() -> None:
+    given = StudyFile(scenes={"s": ["local.lr=0.3", "local.batch_size=9"]}, variants={"v": ["local={lr: 0.05}"]})
+    (case,) = comparison(given, seeds=[0]).cases
+    assert (case.experiment.local.lr, case.experiment.local.batch_size) == (0.05, Experiment().local.batch_size)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +158,10 @@ def test_what_names_no_values_is_refused(word: str) -> None:
     [
         ({"vary": ["local.nope=1,2"]}, "fedavg in local.nope=1: local.nope: 'nope' is not a setting; accepted: batch"),
         ({"vary": ["clients=3,3"]}, "clients: '3,3': a value is given twice; accepted: each once"),
-        ({"vary": ["clients=3", "clients=4"]}, "vary: clients, clients: one is given twice; accepted: each once"),
+        (
+            {"vary": ["clients=3", "clients=4"]},
+            "clients: it is set twice; accepted: one value, or several with --vary alone",
+        ),
         ({"algorithms": ["fedavg", "fedawg"]}, "algorithms: 'fedawg' is unknown .did you mean fedavg"),
         ({"algorithms": ["fedavg", "fedavg"]}, "algorithms: fedavg, fedavg: one is named twice; accepted: each once"),
         ({"seeds": []}, r"seeds: \[\] is not accepted; accepted: different numbers, at least one"),

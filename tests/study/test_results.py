@@ -149,7 +149,7 @@ def test_a_run_without_an_evaluation_in_time_is_told(tmp_path: Path) -> None:
     assert of(found, "rare").accuracy is None
     assert of(found, "quick").accuracy == 0.2
     assert found.notes[0].startswith("compared at 20 virtual seconds, where quick (seed 0) ended")
-    assert found.notes[1:] == ("no evaluation yet at 20 virtual seconds: rare",)
+    assert found.notes[1:] == ("no evaluation yet at 20 virtual seconds, so left out: rare (seed 0)",)
 
 
 def test_where_runs_stopped_at_their_target_accuracies_are_not_compared(tmp_path: Path) -> None:
@@ -201,13 +201,14 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
+        ("summary.json", "{", r"is damaged \(summary.json cannot be read: JSONDecodeError\); accepted: a folder made"),
+        ("summary.json", "[]", r"is damaged \(summary.json holds no summary\); accepted: a folder made by fedkeel run"),
         (
-            "summary.json",
-            "{",
-            r"summary.json cannot be read \(JSONDecodeError\); accepted: a folder made by fedkeel run",
+            "history.jsonl",
+            "",
+            r"is damaged \(history.jsonl has no row\); accepted: .* \(delete this one to run it agai",
         ),
-        ("summary.json", "[]", "summary.json is damaged; accepted: a folder made by fedkeel"),
-        ("history.jsonl", "", r"history.jsonl is damaged \(IndexError"),
+        ("experiment.yaml", None, r"is damaged \(experiment.yaml is missing\)"),
         ("history.jsonl", '{"round": 1}\n', r"history.jsonl is damaged \(KeyError: 'virtual_seconds'"),
         ("history.jsonl", '{"round": 1, "virtual_seconds": "x"}\n', r"history.jsonl is damaged \(ValueError"),
         ("history.jsonl", "junk\n", "history.jsonl is damaged .line 1: it is no row"),
@@ -215,10 +216,11 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
         ("run.json", "{}", "run.json is damaged; accepted: a folder made by fedkeel run"),
     ],
 )
-def test_a_damaged_run_is_told(name: str, text: str, sentence: str, tmp_path: Path) -> None:
+def test_a_damaged_run_is_told(name: str, text: str | None, sentence: str, tmp_path: Path) -> None:
     plan = by_hand([("", "a", 0)], Measure("time"))
     fill(plan, tmp_path, {("a", 0): [row(1, 0.5)]})
-    (tmp_path / "runs" / "a-0" / name).write_text(text)
+    path = tmp_path / "runs" / "a-0" / name
+    path.unlink() if text is None else path.write_text(text)
     with pytest.raises(InputError, match=sentence):
         collect(plan, tmp_path)
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from fedkeel.config.experiment import Experiment
 from fedkeel.errors import InputError
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.study.kept import PLAN
 from fedkeel.study.plan import Comparison, Measure
-from fedkeel.study.store import EXECUTORS, FAILED, PLAN, Store, is_comparison
+from fedkeel.study.store import EXECUTORS, FAILED, Store, is_comparison
 from fedkeel.study.tasks import Estimate
 from tests.helpers.studies import OPEN, comparison_of, row, small, variants, write_run
 
@@ -30,7 +32,7 @@ def test_a_plan_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert is_comparison(tmp_path)
     again = Store(tmp_path).plan()
     assert (again.title, again.measure, again.command) == (plan.title, plan.measure, plan.command)
-    assert [case.experiment.to_yaml() for case in again.cases] == [case.experiment.to_yaml() for case in plan.cases]
+    assert [Experiment.build(case.experiment) for case in again.cases] == [case.experiment for case in plan.cases]
     assert [(c.name, c.scene, c.variant, c.seed) for c in again.cases] == [
         (c.name, c.scene, c.variant, c.seed) for c in plan.cases
     ]
@@ -114,6 +116,11 @@ def damaged(change: Any) -> str:
         damaged(lambda _, case: case.pop("seed")),
         damaged(lambda _, case: case.update(name=None)),
         damaged(lambda _, case: case.update(experiment=[1])),
+        damaged(lambda told, _: told.update(measure={"at": "steps"})),
+        damaged(lambda told, _: told.update(measure={"until": "x"})),
+        damaged(lambda told, _: told.update(measure={"last": 0})),
+        damaged(lambda _, case: case.update(seed="a")),
+        *(damaged(lambda _, case, name=name: case.update(name=name)) for name in ("../a", "a/b", "..", ".", "")),
     ],
 )
 def test_a_damaged_plan_is_told_and_left_alone(text: str, tmp_path: Path) -> None:
@@ -187,7 +194,7 @@ def test_only_one_command_at_a_time_runs_something_in_a_folder(tmp_path: Path) -
 
 def test_variants_told_by_a_file_are_kept_like_methods(tmp_path: Path) -> None:
     Store(tmp_path).keep(variants({"a, b": ["local.lr=0.1"], "c/d": ["local.lr=0.2"]}))
-    assert Store(tmp_path).plan().variants == ["a, b", "c/d"]
+    assert [case.variant for case in Store(tmp_path).plan().cases] == ["a, b", "c/d"]
 
 
 def test_runs_of_changed_code_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ def test_every_combination_is_a_variant() -> None:
     assert len({case.name for case in found.cases}) == 8
 
 
-def test_the_grid_stands_above_the_file_and_the_command() -> None:
+def test_the_grid_stands_above_the_file() -> None:
     given = StudyFile(base={"local": {"lr": 0.5}}, about="Mine")
-    found = plan("local.lr=0.1,0.2", given=given, words=("local.lr=0.3",))
+    found = plan("local.lr=0.1,0.2", given=given)
     assert ([case.experiment.local.lr for case in found.cases], found.title) == ([0.1, 0.1, 0.2, 0.2], "Mine")
 
 

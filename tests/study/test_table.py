@@ -12,7 +12,7 @@ from scipy.stats import t, ttest_rel  # type: ignore[import-untyped]
 from fedkeel.study.plan import Measure
 from fedkeel.study.results import Results, collect
 from fedkeel.study.store import Store
-from fedkeel.study.table import columns, evaluations, lines, many_tasks, run_columns
+from fedkeel.study.table import columns, evaluations, judged, lines, many_tasks, run_columns
 from tests.helpers.studies import by_hand, fill, row, write_run
 
 SCORES = {"plain": [0.50, 0.53, 0.49], "good": [0.60, 0.62, 0.61], "level": [0.605, 0.61, 0.62]}
@@ -70,6 +70,34 @@ def test_with_one_seed_nobody_is_best(tmp_path: Path) -> None:
     assert found[1].accuracy is not None
     assert found[1].accuracy.low is None
     assert "one seed: no interval" in found[1].sentence
+
+
+def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
+    best = {"plain": [0.50, 0.53, 0.49], "good": [0.60, 0.63, 0.59]}
+    cases = {
+        "one is": (best, lambda _: None, ""),
+        "alone": ({"plain": [0.5, 0.6]}, lambda _: None, ""),
+        "level": (SCORES, lambda _: None, "2 of them cannot be told apart from the highest mean; more seeds would tel"),
+        "one seed": ({"a": [0.1], "b": [0.9]}, lambda _: None, "with one seed, differences may be noise"),
+        "to come": (
+            best,
+            lambda store: (store.folder("plain-1") / "summary.json").unlink(),
+            "some runs are still to c",
+        ),
+        "failed": (best, lambda store: failed(store, "good-1"), "not all runs of good, which has the highest mean, ca"),
+    }
+    for name, (scores, change, why) in cases.items():
+        place = tmp_path / name
+        gathered(place, scores)
+        change(Store(place))
+        leaders, told = judged(collect(Store(place).plan(), place), "")
+        assert told.startswith(why) if why else not told, name
+        assert (leaders.best == "good") == (name == "one is"), name
+
+
+def failed(store: Store, name: str) -> None:
+    (store.folder(name) / "summary.json").unlink()
+    store.fail(name, "DivergenceError", "it diverged")
 
 
 def test_a_line_counts_what_reached_the_target(tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ Vary = Annotated[
 ]
 At = Annotated[
     Literal["time", "rounds", "uploads", "bytes"] | None,
-    typer.Option(help="What runs have used up when they are compared. Default: time, if a method is asynchronous."),
+    typer.Option(
+        help="Compare runs at equal virtual time, rounds, uploads or bytes. Default: time, if a method is "
+        "asynchronous; otherwise rounds."
+    ),
 ]
 Target = Annotated[float | None, typer.Option(help="An accuracy: also tell what it took to get there.")]
 Reference = Annotated[

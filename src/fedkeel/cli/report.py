@@ -8,16 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from fedkeel.cli.collector import importing
+from fedkeel.cli.compare import At, Reference, Target
 from fedkeel.errors import InputError
 
 app = typer.Typer()
 
-Folders = Annotated[list[Path], typer.Argument(metavar="RUN-OR-COMPARISON...", help="Run folders, or one comparison.")]
-At = Annotated[
-    Literal["time", "rounds", "uploads", "bytes"] | None,
-    typer.Option(help="What runs have used up when they are compared."),
-]
-Target = Annotated[float | None, typer.Option(min=0, max=1, help="An accuracy: also tell what it took to get there.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN-OR-COMPARISON...", help="Run folders and comparisons.")]
 
 
 @app.command(epilog="Examples:  fedkeel report runs/asmu --open  |  fedkeel report runs/a runs/b --out compared.html")
@@ -26,6 +22,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page. Default: in the folder; of several, here.")] = None,
     at: At = None,
     target: Target = None,
+    reference: Reference = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as PNG and SVG into this folder.")
     ] = None,
@@ -39,7 +36,7 @@ def report(
         from fedkeel.study.export import write
         from fedkeel.study.results import LEFT
 
-    results = gather(folders, at, target)
+    results = gather(folders, at, target, reference)
     if not any(run.history for run in results.outcomes):
         raise InputError(f"{folders[0]}: no evaluation yet; accepted: a run with at least one, or fedkeel watch")
     path = out or _place(folders, at, target)
@@ -81,6 +78,7 @@ def export(
     ] = None,
     at: At = None,
     target: Target = None,
+    reference: Reference = None,
 ) -> None:
     """Write what runs came to as CSV, Parquet, LaTeX or Markdown."""
     with importing():
@@ -88,7 +86,7 @@ def export(
         from fedkeel.study.export import export as save
         from fedkeel.study.export import told
 
-    results = gather(folders, at, target)
+    results = gather(folders, at, target, reference)
     if out is None:
         if form == "parquet":
             raise InputError("out: parquet is no text; accepted: --out FILE.parquet, or another format")

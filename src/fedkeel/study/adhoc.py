@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, label
 from fedkeel.record.folder import begun
 from fedkeel.record.runs import RunRecord
-from fedkeel.study.plan import At, Comparison, Measure, default_at
-from fedkeel.study.results import Listed, Results, collect, results
+from fedkeel.study.plan import At, Measure, default_at
+from fedkeel.study.results import Listed, Results, results, runs_of
 from fedkeel.study.store import Store, is_comparison
 
 _ASIDE = {"name", "seed", "executor", "checkpoint", "threads", "device"}
@@ -25,37 +25,95 @@ _ASIDE = {"name", "seed", "executor", "checkpoint", "threads", "device"}
 _RULES = {f"algorithm.{side}" for side in RULES}
 
 
-def gather(paths: Sequence[Path], at: At | None = None, target: float | None = None) -> Results:
-    """A comparison as it was planned; run folders, grouped by their settings, seed by seed."""
+@dataclass(frozen=True)
+class _Group:
+    """Runs that belong together, and how they would be compared by themselves."""
+
+    name: str
+    title: str
+    runs: list[Listed]
+    measure: Measure
+    command: str
+
+
+def gather(
+    paths: Sequence[Path], at: At | None = None, target: float | None = None, reference: str | None = None
+) -> Results:
+    """Comparisons as they were planned; run folders, grouped by their settings, seed by seed."""
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{label(str(path))}: there is no such folder; accepted: a run folder or a comparison")
     planned = [path for path in paths if is_comparison(path)]
-    if planned and len(paths) > 1:
-        raise InputError(
-            f"{label(str(planned[0]))} is a comparison; accepted: one comparison by itself, or any number of run "
-            "folders"
-        )
-    if planned:
-        return collect(_seen_at(Store(planned[0]).plan(), at, target), planned[0])
-    empty = [path for path in paths if not begun(path)]
+    single = [path for path in paths if path not in planned]
+    empty = [path for path in single if not begun(path)]
     if empty:
         raise InputError(
             f"{label(str(empty[0]))} holds neither a run nor a comparison; accepted: a folder made by fedkeel run or "
             "fedkeel compare"
         )
-    return _of_runs([RunRecord.begun(path) for path in paths], at, target)
+    groups = [_planned(path) for path in planned]
+    if single:
+        groups.append(_of_runs([RunRecord.begun(path) for path in single]))
+    found = groups[0] if len(groups) == 1 else _together(groups, paths)
+    measure = _seen(found.measure, at, target, reference)
+    variants = dict.fromkeys(each.variant for each in found.runs)
+    if reference is not None and reference not in variants:
+        raise InputError(f"reference: {label(reference)} is no variant; accepted: {', '.join(variants)}")
+    return results(found.title, found.runs, measure, found.command)
 
 
-def _seen_at(plan: Comparison, at: At | None, target: float | None) -> Comparison:
-    """A plan as somebody else wants it compared; its own place on a scale is none on another."""
-    before = plan.measure
+def _seen(before: Measure, at: At | None, target: float | None, reference: str | None) -> Measure:
+    """As somebody wants runs compared; a place on one scale is none on another."""
     until = before.until if at in (None, before.at) else None
-    measure = replace(before, at=at or before.at, until=until, target=target or before.target)
-    return replace(plan, measure=measure)
+    return replace(
+        before,
+        at=at or before.at,
+        until=until,
+        target=before.target if target is None else target,
+        reference=reference or before.reference,
+    )
 
 
-def _of_runs(records: Sequence[RunRecord], at: At | None, target: float | None) -> Results:
+def _planned(path: Path) -> _Group:
+    plan = Store(path).plan()
+    return _Group(path.name, plan.title, runs_of(plan, path), plan.measure, plan.command)
+
+
+def _together(groups: Sequence[_Group], paths: Sequence[Path]) -> _Group:
+    """All runs; where two groups have the same variant in the same scene with the same seed, each is a scene."""
+    runs = [each for group in groups for each in group.runs]
+    if len({(each.scene, each.variant, each.seed) for each in runs}) < len(runs):
+        names = [group.name for group in groups]
+        told = [f"{name} ({names[:place].count(name) + 1})" if names.count(name) > 1 else name
+                for place, name in enumerate(names)]  # fmt: skip
+        runs = [
+            replace(each, scene=", ".join(filter(None, (name, each.scene))))
+            for name, group in zip(told, groups, strict=True)
+            for each in group.runs
+        ]
+    command = shlex.join(["fedkeel", "report", *map(str, paths)])
+    return _Group("", f"{len(runs)} runs", runs, _common([group.measure for group in groups]), command)
+
+
+def _common(measures: Sequence[Measure]) -> Measure:
+    """What all say; at equal time, if one does."""
+    first = measures[0]
+    scales = {each.at for each in measures}
+    at = first.at if len(scales) == 1 else "time" if "time" in scales else "rounds"
+
+    def same(name: str) -> bool:
+        return all(getattr(each, name) == getattr(first, name) for each in measures)
+
+    return Measure(
+        at=at,
+        until=first.until if same("at") and same("until") else None,
+        last=first.last if same("last") else 1,
+        target=first.target if same("target") else None,
+        reference=first.reference,
+    )
+
+
+def _of_runs(records: Sequence[RunRecord]) -> _Group:
     settings = [dotted(record.experiment, _ASIDE) for record in records]
     differ = [key for key in dict.fromkeys(k for each in settings for k in each) if _differs(key, settings)]
     listed = []
@@ -69,14 +127,24 @@ def _of_runs(records: Sequence[RunRecord], at: At | None, target: float | None) 
             variant = f"{variant} ({record.path.name})"
         taken.add((variant, seed))
         listed.append(Listed(record.path.name, "", variant, seed, record.path))
+    methods = {each.variant: _method(record) for each, record in zip(listed, records, strict=True)}
     measure = Measure(
-        at=at or _default_at([record.experiment for record in records]), target=target or _target(records)
+        at=_default_at([record.experiment for record in records]),
+        target=_target(records),
+        reference=_reference(methods),
     )
     title = listed[0].variant if len(listed) == 1 else f"{len(listed)} runs"
     command = shlex.join(["fedkeel", "report", *(str(record.path) for record in records)])
     if len(listed) == 1:
         command = shlex.join(["fedkeel", "run", str(records[0].path / "experiment.yaml")])
-    return results(title, listed, measure, command)
+    return _Group("runs", title, listed, measure, command)
+
+
+def _reference(methods: Mapping[str, str]) -> str | None:
+    """The first variant of FedAvg, else the first; none where there is one variant."""
+    if len(methods) < 2:
+        return None
+    return next((variant for variant, method in methods.items() if method == "fedavg"), next(iter(methods)))
 
 
 def _differs(key: str, settings: Sequence[dict[str, Any]]) -> bool:

@@ -182,4 +182,6 @@ def _run(
         tell(reply)
     if stop.asked:
         left = sum(not complete(store.folder(case.name)) for case in begun.cases)
+        if not left:
+            return
         raise StoppedError(f"stopped; {left} of {begun.total} runs are left, and the same command goes on from here")

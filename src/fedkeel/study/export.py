@@ -12,7 +12,8 @@ from typing import Any, Literal
 from fedkeel.errors import InputError
 from fedkeel.record.durable import whole
 from fedkeel.study.plan import Measure
-from fedkeel.study.results import UNITS, Results
+from fedkeel.study.results import Results
+from fedkeel.study.results import told as place_on
 from fedkeel.study.statistics import Difference, Interval
 from fedkeel.study.table import Line, by_scene, columns, evaluations, run_columns
 
@@ -191,19 +192,23 @@ def _to_target(line: Line, found: Interval | None, factor: float = 1.0) -> str:
 
 def _places(results: Results) -> str:
     """Where the runs of each scene are compared."""
-    unit = UNITS[results.measure.at]
+    what = {"time": "virtual time"}.get(results.measure.at, results.measure.at)
     if len(results.limits) > MOST_PLACES:
-        return f"at equal {unit} in each scene"
-    told = (f"{limit:,.6g} in {scene}" for scene, limit in results.limits.items() if isfinite(limit))
-    return f"at equal {unit} in each scene ({', '.join(told)})"
+        return f"at equal {what} in each scene"
+    places = (
+        f"{place_on(limit, results.measure.at)} in {scene}"
+        for scene, limit in results.limits.items()
+        if isfinite(limit)
+    )
+    return f"at equal {what} in each scene ({', '.join(places)})"
 
 
 def caption(results: Results) -> str:
     """Where runs are compared, over which seeds, and what the marks mean."""
     measure = results.measure
     seeds = ", ".join(map(str, results.seeds))
-    where = {f"{limit:,.6g}" for limit in results.limits.values() if isfinite(limit)}
-    place = f"at {where.pop()} {UNITS[measure.at]}" if len(where) == 1 else _places(results)
+    where = {limit for limit in results.limits.values() if isfinite(limit)}
+    place = f"at {place_on(where.pop(), measure.at)}" if len(where) == 1 else _places(results)
     if results.stopped == {*results.limits}:
         place = "at the end of each run"
     last = f" (mean of the last {measure.last} evaluations)" if measure.last > 1 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedkeel.config import yamltext
 from fedkeel.config.experiment import Experiment
-from fedkeel.config.section import Count, Section, Share, explain
+from fedkeel.config.section import RULES, Count, Section, Share, explain
 from fedkeel.config.spelling import flow
+from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, label, shown
 from fedkeel.methods import find
 from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at
@@ -51,6 +52,10 @@ class StudyFile(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        for kind, names in (("scenes", self.scenes), ("variants", self.variants)):
+            for name in names:
+                if not name.strip() or not name.isprintable():
+                    raise InputError(f"{kind}: the name {shown(name)} is not accepted; accepted: one line of text")
         for name in self.fewer_seeds:
             if name not in self.variants:
                 raise InputError(f"fewer_seeds: {label(name)} is no variant; accepted: {', '.join(self.variants)}")
@@ -106,30 +111,28 @@ def comparison(
 ) -> Comparison:
     """The plan: what a command says stands above what the file says."""
     assert isinstance(given.base, dict)
-    base = Experiment.build(given.base, overrides)
-    variants = _variants(given, base, algorithms, only)
-    scenes = _varied(given.scenes or {"": []}, vary)
+    variants = _variants(given, overrides, algorithms, only)
+    lists = [values(word) for word in vary]
+    _check_free([*overrides, *(f"{key}={each[0]}" for key, each in lists)], given.scenes, variants)
+    scenes, above = _varied(given.scenes or {"": []}, lists, overrides)
     drawn = [*seeds] if seeds is not None else [0, 1, 2] if given.seeds is None else given.seeds
     check_seeds(drawn)
-    if target is not None and not 0 < target <= 1:
-        raise InputError(f"target: {target:g} is not accepted; accepted: an accuracy above 0 and at most 1")
     fewer = {name: [seed for seed in few if seed in drawn] for name, few in given.fewer_seeds.items()}
-    settings = {name: [*overrides, *around] for name, around in scenes.items()}
-    cases = cross(given.base, settings, variants, drawn, fewer if seeds is None else {})
+    cases = cross(given.base, scenes, variants, drawn, fewer if seeds is None else {}, above)
     usual = given.at or default_at(case.experiment for case in cases)
     scale = at or usual
     measure = Measure(
         at=scale,
         until=(given.until if scale == usual else None) or _limit(cases, scale),
         last=given.last,
-        target=target or given.target or base.target_accuracy,
+        target=next((each for each in (target, given.target) if each is not None), _target(cases)),
         reference=reference or _asked_reference(given, variants) or _reference(variants),
     )
-    return Comparison(given.about or _title(base, variants), cases, measure, command)
+    return Comparison(given.about or _title(cases), cases, measure, command)
 
 
 def _variants(
-    given: StudyFile, base: Experiment, algorithms: Sequence[str], only: Sequence[str]
+    given: StudyFile, overrides: Sequence[str], algorithms: Sequence[str], only: Sequence[str]
 ) -> Mapping[str, Sequence[str]]:
     if algorithms and given.variants:
         raise InputError("algorithms: the file has variants; accepted: only one of them (--only chooses variants)")
@@ -144,7 +147,8 @@ def _variants(
         raise InputError("only: there are no variants to choose from; accepted: --algorithms, or a file with variants")
     if algorithms:
         return {name: [f"algorithm={name}"] for name in algorithms}
-    return {str(base.algorithm.label): []}
+    assert isinstance(given.base, dict)
+    return {str(Experiment.build(given.base, overrides).algorithm.label): []}
 
 
 def chosen_variants(variants: Mapping[str, Any], only: Sequence[str]) -> list[str]:
@@ -155,17 +159,55 @@ def chosen_variants(variants: Mapping[str, Any], only: Sequence[str]) -> list[st
     return [name for name in variants if not only or name in only]
 
 
-def _varied(scenes: Mapping[str, Sequence[str]], vary: Sequence[str]) -> dict[str, list[str]]:
-    """Every scene with every combination of values."""
-    lists = [values(word) for word in vary]
-    keys = [key for key, _ in lists]
-    if len({*keys}) < len(keys):
-        raise InputError(f"vary: {', '.join(keys)}: one is given twice; accepted: each once")
-    found = {}
-    for (scene, around), *chosen in product(scenes.items(), *([(key, v) for v in each] for key, each in lists)):
+def _check_free(
+    asked: Sequence[str], scenes: Mapping[str, Sequence[str]], variants: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse settings for all runs that a scene or a variant has, too: its name would no longer say what it is."""
+    keys = [_key(word) for word in asked]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise InputError(f"{label(twice)}: it is set twice; accepted: one value, or several with --vary alone")
+    for kind, named in (("scene", scenes), ("variant", variants)):
+        for name, settings in named.items():
+            for key in keys:
+                if any(_sets(word, key) for word in settings):
+                    raise InputError(
+                        f"{label(key)}: the {kind} {label(name)} sets it, too; accepted: settings that no scene and no "
+                        "variant has"
+                    )
+
+
+def _key(word: str) -> str:
+    """The dotted key of a setting; `client` and `server` are the algorithm's."""
+    key = word.partition("=")[0]
+    return f"algorithm.{key}" if key in RULES else key
+
+
+def _sets(word: str, asked: str) -> bool:
+    """Whether a setting says what is asked, or something in it; a section in braces says what it holds."""
+    key = _key(word)
+    if key == asked or key.startswith(f"{asked}."):
+        return True
+    if not asked.startswith(f"{key}."):
+        return False
+    value = yamltext.parse(key, word.partition("=")[2])
+    for part in asked.removeprefix(f"{key}.").split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _varied(
+    scenes: Mapping[str, Sequence[str]], vary: Sequence[tuple[str, list[str]]], overrides: Sequence[str]
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Every scene with every combination of values: (its settings, those that stand above the variants')."""
+    found, above = {}, {}
+    for (scene, around), *chosen in product(scenes.items(), *([(key, v) for v in each] for key, each in vary)):
         told = [f"{key}={value}" for key, value in chosen]
-        found[", ".join(filter(None, [scene, *told]))] = [*around, *told]
-    return found
+        name = ", ".join(filter(None, [scene, *told]))
+        found[name], above[name] = [*around], [*overrides, *told]
+    return found, above
 
 
 def values(word: str) -> tuple[str, list[str]]:
@@ -200,6 +242,24 @@ def _reference(variants: Mapping[str, Any]) -> str | None:
     return next((name for name in names if name.lower() == "fedavg"), names[0]) if len(names) > 1 else None
 
 
-def _title(base: Experiment, variants: Mapping[str, Any]) -> str:
-    what = " and ".join([", ".join([*variants][:-1]), [*variants][-1]]) if len(variants) > 1 else "".join(variants)
-    return f"{what} on {base.dataset.name} with {base.model.name}"
+def _target(cases: Sequence[Case]) -> float | None:
+    """The experiments', where all have the same."""
+    targets = {case.experiment.target_accuracy for case in cases}
+    return targets.pop() if len(targets) == 1 else None
+
+
+def _title(cases: Sequence[Case]) -> str:
+    variants, datasets, models = (
+        _listed(dict.fromkeys(names))
+        for names in (
+            [case.variant for case in cases],
+            [short(case.experiment.dataset.name) for case in cases],
+            [short(case.experiment.model.name) for case in cases],
+        )
+    )
+    return f"{variants} on {datasets} with {models}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

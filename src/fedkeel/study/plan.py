@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+
 from fedkeel.config.experiment import Experiment
 from fedkeel.errors import InputError, label
 
@@ -22,6 +24,8 @@ MOST_RUNS = 10_000
 class Measure:
     """How the runs of a plan are compared."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     at: At = "rounds"
     until: float | None = None
     """Where on that scale; by default at the end of the shortest run of a scene."""
@@ -33,6 +37,8 @@ class Measure:
     """The variant that the others are compared with, seed by seed."""
 
     def __post_init__(self) -> None:
+        if self.last < 1 or (self.until is not None and not self.until > 0):
+            raise InputError("measure: last and until are not accepted; accepted: numbers above 0")
         if self.target is not None and not 0 < self.target <= 1:
             raise InputError(f"target: {self.target:g} is not accepted; accepted: an accuracy above 0 and at most 1")
 
@@ -106,24 +112,32 @@ def cross(
     variants: Mapping[str, Sequence[str]],
     seeds: Sequence[int],
     only: Mapping[str, Sequence[int]] | None = None,
+    above: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Case, ...]:
     """Every variant in every scene with every seed; `only` has the seeds of variants that run with fewer.
 
-    Scenes and variants are lists of settings as on the command line, which stand on top of the base, scenes first.
+    Scenes and variants are lists of settings as on the command line. They stand on top of the base: first those of the
+    scene, then those of the variant, then those that `above` has for the scene.
     """
     check_count(len(scenes) * len(variants) * len(seeds))
     cases = []
     for scene, around in scenes.items():
         for variant, settings in variants.items():
             for seed in (only or {}).get(variant, seeds):
-                experiment = _described(base, [*around, *settings], f"seed={seed}", place_of(scene, variant))
+                experiment = _described(
+                    base, [*around, *settings, *(above or {}).get(scene, ())], f"seed={seed}", place_of(scene, variant)
+                )
                 cases.append(Case(case_name(scene, variant, seed), scene, variant, seed, experiment))
     return tuple(cases)
 
 
 def _described(base: Mapping[str, Any], settings: Iterable[str], seed: str, where: str) -> Experiment:
-    """Settings on top of each other: what comes later replaces what came before."""
-    last = {word.partition("=")[0]: word for word in settings}
+    """Settings on top of each other: what comes later replaces what came before, a section all that is in it."""
+    last: dict[str, str] = {}
+    for word in settings:
+        key = word.partition("=")[0]
+        last = {name: each for name, each in last.items() if name != key and not name.startswith(f"{key}.")}
+        last[key] = word
     if "seed" in last:
         raise InputError(f"seed: {last['seed']} is not accepted here; accepted: --seeds, or seeds in the file")
     try:

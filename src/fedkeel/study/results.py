@@ -13,7 +13,8 @@ from typing import Any, Literal
 from fedkeel.errors import InputError, label
 from fedkeel.record.folder import begun, complete, worked_on
 from fedkeel.record.runs import RunRecord
-from fedkeel.record.schema import SUMMARY
+from fedkeel.record.schema import EXPERIMENT, SUMMARY
+from fedkeel.study.kept import KeptPlan
 from fedkeel.study.plan import At, Comparison, Measure
 from fedkeel.study.store import Store
 
@@ -168,10 +169,15 @@ class Results:
         return self._cells.get((scene, variant), [])
 
 
-def collect(plan: Comparison, store: Path) -> Results:
+def collect(plan: Comparison | KeptPlan, store: Path) -> Results:
     """The runs of a plan as they are now; runs that are going on or have not begun are told as such."""
+    return results(plan.title, runs_of(plan, store), plan.measure, plan.command)
+
+
+def runs_of(plan: Comparison | KeptPlan, store: Path) -> list[Listed]:
+    """The runs of a plan, and where they are."""
     place = Store(store)
-    listed = [
+    return [
         Listed(
             case.name,
             case.scene,
@@ -183,7 +189,6 @@ def collect(plan: Comparison, store: Path) -> Results:
         )
         for case in plan.cases
     ]
-    return results(plan.title, listed, plan.measure, plan.command)
 
 
 def results(title: str, listed: Sequence[Listed], measure: Measure, command: str = "") -> Results:
@@ -203,9 +208,13 @@ def results(title: str, listed: Sequence[Listed], measure: Measure, command: str
 def _read(listed: Listed, measure: Measure) -> Outcome:
     folder, state = listed.folder, _state(listed)
     record = summary = None
+    if state == "finished" and not begun(folder):
+        raise _damaged(folder, f"{EXPERIMENT} is missing")
     if begun(folder):
         record = RunRecord.begun(folder)
         summary = _summary(folder) if state == "finished" else None
+    if state == "finished" and record is not None and not record.history:
+        raise _damaged(folder, "history.jsonl has no row")
     return Outcome(**vars(listed), state=state, record=record, summary=summary or {}, measure=measure)
 
 
@@ -213,23 +222,33 @@ def _state(listed: Listed) -> State:
     folder = listed.folder
     if listed.failure is not None:
         return "pruned" if listed.pruned else "failed"
-    if not begun(folder):
-        return "not begun"
     going_on = worked_on(folder)  # looked at first: a run that ends meanwhile is finished
-    return "finished" if complete(folder) else "going on" if going_on else "stopped"
+    if complete(folder):
+        return "finished"
+    return "not begun" if not begun(folder) else "going on" if going_on else "stopped"
+
+
+def _damaged(folder: Path, what: str) -> InputError:
+    return InputError(
+        f"run folder {label(str(folder))} is damaged ({what}); accepted: a folder made by fedkeel run (delete this one "
+        "to run it again)"
+    )
 
 
 def _summary(folder: Path) -> dict[str, Any]:
     try:
         found: Any = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"run folder {label(str(folder))}: {SUMMARY} cannot be read ({type(error).__name__}); accepted: a folder "
-            "made by fedkeel run"
-        ) from None
+        raise _damaged(folder, f"{SUMMARY} cannot be read: {type(error).__name__}") from None
     if not isinstance(found, dict):
-        raise InputError(f"run folder {label(str(folder))}: {SUMMARY} is damaged; accepted: a folder made by fedkeel")
+        raise _damaged(folder, f"{SUMMARY} holds no summary")
     return found
+
+
+def told(place: float, at: At) -> str:
+    """A place on a scale, in words: '1 round', '600 virtual seconds'."""
+    unit = UNITS[at]
+    return f"{place:,.6g} {unit.removesuffix('s') if place == 1 else unit}"
 
 
 def scale(row: dict[str, Any], at: At) -> float:
@@ -280,7 +299,7 @@ def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]
         return []
     more = "limit_seconds and enough rounds" if at == "time" else "as many rounds for all"
     return [
-        f"{where}compared at {limit:,.6g} {UNITS[at]}, where {first.variant} (seed {first.seed}) ended; what came "
+        f"{where}compared at {told(limit, at)}, where {first.variant} (seed {first.seed}) ended; what came "
         f"later does not count: {', '.join(longer)} went on to {max(ends.values()):,.6g} (to compare elsewhere, set "
         f"{more})"
     ]
@@ -294,18 +313,16 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
         if limit == inf:
             found.append(f"{where}runs stopped at their target, so that accuracies are not compared, only what it took")
             continue
+        done = [each for each in outcomes if each.scene == scene and each.state == "finished"]
         if measure.until is not None and limit < measure.until:
-            first = min(
-                (each for each in outcomes if each.scene == scene and each.state == "finished"),
-                key=lambda each: _end(each, measure.at),
-            )
+            first = min(done, key=lambda each: _end(each, measure.at))
             found.append(
-                f"{where}compared at {limit:,.6g} {UNITS[measure.at]}, where {first.variant} (seed {first.seed}) "
+                f"{where}compared at {told(limit, measure.at)}, where {first.variant} (seed {first.seed}) "
                 f"ended, not at {measure.until:,.6g}: with more rounds, it would go on till then"
             )
         elif measure.until is None:
-            found += _passed_over(where, limit, [e for e in outcomes if e.scene == scene and e.state == "finished"])
-        late = dict.fromkeys(e.variant for e in outcomes if e.scene == scene and e.state == "finished" and not e.kept)
+            found += _passed_over(where, limit, done)
+        late = [f"{each.variant} (seed {each.seed})" for each in done if not each.kept]
         if late:
-            found.append(f"{where}no evaluation yet at {limit:,.6g} {UNITS[measure.at]}: {', '.join(late)}")
+            found.append(f"{where}no evaluation yet at {told(limit, measure.at)}, so left out: {', '.join(late)}")
     return found

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from hashlib import sha256
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fedkeel
-from fedkeel.config.experiment import Experiment, contradiction
-from fedkeel.config.usercode import GIVEN, is_own
+from fedkeel.config.experiment import contradiction
 from fedkeel.errors import FedkeelError, InputError, label
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.folder import check_space, complete
 from fedkeel.record.lock import BusyError, lock
-from fedkeel.study.plan import Case, Comparison, Measure
+from fedkeel.study import kept
+from fedkeel.study.kept import PLAN, KeptPlan
+from fedkeel.study.plan import Comparison
 from fedkeel.study.tasks import Estimate
 
-PLAN, EXECUTORS, RUNS, FAILED = "comparison.json", "executors.json", "runs", "failed"
-SCHEMA = 1
+EXECUTORS, RUNS, FAILED = "executors.json", "runs", "failed"
 PRUNED = "Pruned"
 """The kind of failure of a run that a search stopped early."""
 
@@ -104,7 +101,7 @@ class Store:
 
     def write_plan(self, plan: Comparison) -> None:
         """Write down a plan in place of any other."""
-        _write(self.path / PLAN, _told(plan))
+        _write(self.path / PLAN, kept.told(plan))
 
     def check(self, plan: Comparison) -> None:
         """Refuse a folder that cannot be written, or belongs to something else."""
@@ -138,19 +135,18 @@ class Store:
 
     def _check_same(self, plan: Comparison) -> None:
         before = self.plan()
-        self._check_code(plan)
+        self._check_code(before, plan)
         now = {case.name: case for case in plan.cases}
         for case in before.cases:
             if case.name not in now:
                 raise self._another(f"the run {case.name} of that is not in this one")
-            said, known = (each.experiment.model_dump(exclude_unset=False) for each in (case, now[case.name]))
-            if reason := contradiction(said, known):
+            if reason := contradiction(case.experiment, kept.settings(now[case.name])):
                 raise self._another(f"its run {case.name} has {reason}")
 
-    def _check_code(self, plan: Comparison) -> None:
+    def _check_code(self, before: KeptPlan, plan: Comparison) -> None:
         """Refuse to mix results of the user's code before and after a change of it."""
-        before, now = _json(self.path / PLAN).get("code", {}), own_code(plan.cases)
-        changed = [name for name in now if name in before and now[name] != before[name]]
+        now = kept.own_code(plan.cases)
+        changed = [name for name in now if name in before.code and now[name] != before.code[name]]
         if changed and any(complete(self.folder(case.name)) for case in plan.cases):
             raise InputError(
                 f"out: {label(str(self.path))} holds runs of another version of {', '.join(changed)}; accepted: "
@@ -163,67 +159,17 @@ class Store:
             "same comparison with more variants, scenes or seeds"
         )
 
-    def plan(self) -> Comparison:
+    def plan(self) -> KeptPlan:
         """The plan that was written down."""
-        told = _json(self.path / PLAN)
         try:
-            if told["schema"] > SCHEMA:
-                raise InputError(
-                    f"comparison {label(str(self.path))}: fedkeel {told.get('fedkeel')} wrote it; "
-                    "accepted: that version"
-                )
-            cases = [Case(**{**each, "experiment": Experiment.build(each["experiment"])}) for each in told["cases"]]
-            return Comparison(told["title"], tuple(cases), Measure(**told["measure"]), told["command"])
-        except (TypeError, KeyError, AttributeError) as error:
-            raise InputError(
-                f"comparison {label(str(self.path))}: {PLAN} is missing or damaged ({type(error).__name__}); accepted: "
-                "a folder made by fedkeel compare"
-            ) from None
-
-
-def own_code(cases: Sequence[Case]) -> dict[str, str]:
-    """Digests of the modules of the user's that experiments name as `module:name`; not of what these import."""
-    found = {name.partition(":")[0] for case in cases for name in _named(case.experiment.model_dump())}
-    digests = {}
-    for module in sorted(found):
-        with suppress(ImportError, ValueError, OSError, AttributeError, TypeError):  # then a run says what is wrong
-            spec = find_spec(module)
-            if module.partition(".")[0] != fedkeel.__name__ and spec is not None:
-                digests[module] = sha256(Path(str(spec.origin)).read_bytes()).hexdigest()[:16]
-    return digests
-
-
-def _named(settings: Any) -> Iterator[str]:
-    """All values that name code of the user's."""
-    inside = settings.values() if isinstance(settings, dict) else settings if isinstance(settings, list | tuple) else ()
-    for value in inside:
-        if is_own(value) and not value.startswith(GIVEN):
-            yield value
-        yield from _named(value)
+            return kept.read(_json(self.path / PLAN))
+        except InputError as error:
+            raise InputError(f"comparison {label(str(self.path))}: {error}") from None
 
 
 def is_comparison(path: Path) -> bool:
     """Whether a folder is one of a comparison."""
     return (path / PLAN).is_file()
-
-
-def _told(plan: Comparison) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "fedkeel": fedkeel.__version__,
-        "title": plan.title,
-        "command": plan.command,
-        "measure": asdict(plan.measure),
-        "code": own_code(plan.cases),
-        "cases": [
-            {"name": c.name, "scene": c.scene, "variant": c.variant, "seed": c.seed, "experiment": _settings(c)}
-            for c in plan.cases
-        ],
-    }
-
-
-def _settings(case: Case) -> dict[str, Any]:
-    return case.experiment.model_dump(mode="json")
 
 
 def _json(path: Path) -> Any:

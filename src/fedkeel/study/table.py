@@ -73,15 +73,36 @@ def lines(results: Results) -> list[Line]:
     """One for each scene and variant, in the order of the plan."""
     found = []
     for scene in results.scenes:
-        values = {variant: accuracies(results.of(scene, variant)) for variant in results.variants}
+        values = _values(results, scene)
         cells = [(variant, results.of(scene, variant)) for variant in results.variants]
-        leaders = Leaders(None, ())
-        if scene not in results.stopped and sum(len(seeds) > 1 for seeds in values.values()) > 1:
-            leaders = statistics.best(values)
-        if leaders.best and any(run.broken for run in results.of(scene, leaders.best)):
-            leaders = Leaders(None, ())  # the seeds that came to no end might have told another story
+        leaders, _ = judged(results, scene)
         found += [_line(results, scene, variant, runs, values, leaders) for variant, runs in cells if runs]
     return found
+
+
+def judged(results: Results, scene: str) -> tuple[Leaders, str]:
+    """Who leads in a scene, and why none is called best: no words where one is, or where nothing is compared."""
+    nobody, values = Leaders(None, ()), _values(results, scene)
+    if sum(map(bool, values.values())) < 2:
+        return nobody, ""
+    if scene in results.stopped:
+        return nobody, "runs stopped at their target, so their accuracies are not compared"
+    if any(run.state in LEFT for variant in values for run in results.of(scene, variant)):
+        return nobody, "some runs are still to come"
+    if sum(len(seeds) > 1 for seeds in values.values()) < 2:
+        return nobody, "with one seed, differences may be noise"
+    leaders = statistics.best(values)
+    if leaders.best is None:
+        noise = "what sets them apart may be noise when all are compared at once (Holm's correction)"
+        level = f"{len(leaders.level)} of them cannot be told apart from the highest mean"
+        return leaders, f"{level if len(leaders.level) > 1 else noise}; more seeds would tell more"
+    if any(run.broken for run in results.of(scene, leaders.best)):
+        return nobody, f"not all runs of {leaders.best}, which has the highest mean, came to their end"
+    return leaders, ""
+
+
+def _values(results: Results, scene: str) -> dict[str, dict[int, float]]:
+    return {variant: accuracies(results.of(scene, variant)) for variant in results.variants}
 
 
 def by_scene(results: Results) -> dict[str, list[Line]]:

@@ -13,9 +13,10 @@ from fedkeel.record.folder import begun, complete, worked_on
 from fedkeel.record.rows import KINDS
 from fedkeel.record.schema import EXPERIMENT, SUMMARY
 from fedkeel.study.adhoc import gather
+from fedkeel.study.kept import PLAN
 from fedkeel.study.plan import Measure
 from fedkeel.study.results import Listed, Results, results
-from fedkeel.study.store import FAILED, PLAN, RUNS, is_comparison
+from fedkeel.study.store import FAILED, RUNS, is_comparison
 
 EARLY = {f"{name}.jsonl" for name in KINDS} | {f"{name}{PARTIAL}" for name in (EXPERIMENT, PLAN)} | {RUNS, FAILED}
 """What may be in a folder before the file that makes it one of a run or a comparison."""

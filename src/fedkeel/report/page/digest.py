@@ -31,6 +31,7 @@ def digest(results: Results) -> dict[str, Any]:
         "notes": list(results.notes),
         "figures": tables.figures(results),
         "lines": tables.standings(results),
+        "verdicts": tables.verdicts(results),
         "tasks": tables.over_scenes(results),
         "failed": tables.unsuccessful(results),
         "curves": curves.curves(found),

@@ -9,7 +9,7 @@ from typing import Any
 from fedkeel.report.page.compact import number, plain
 from fedkeel.study.results import UNITS, Results
 from fedkeel.study.statistics import Difference, Interval
-from fedkeel.study.table import Line, lines, many_tasks
+from fedkeel.study.table import Line, judged, lines, many_tasks
 
 
 def standings(results: Results) -> list[dict[str, Any]]:
@@ -26,6 +26,11 @@ def _value(value: Any) -> Any:
     if isinstance(value, Difference):
         return {**plain(asdict(value)), "clear": value.clear}
     return plain(asdict(value)) if isinstance(value, Interval) else value
+
+
+def verdicts(results: Results) -> list[str]:
+    """Why nobody is called best in a scene, where nobody is."""
+    return [judged(results, scene)[1] for scene in results.scenes]
 
 
 def over_scenes(results: Results) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ function note(text) {
 function resultSection(digest) {
   const lines = here(digest.lines);
   if (digest.figures) return section("result", "Result", figureTiles(digest));
-  return section("result", "Result", standingTable(digest, lines), standingNote(lines));
+  return section("result", "Result", standingTable(digest, lines), standingNote(digest, lines));
 }
 
 function whenReached(found) {

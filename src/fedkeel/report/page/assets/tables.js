@@ -145,17 +145,12 @@ function standingCaption(digest, sure) {
   return `${[what, where(digest)].filter(Boolean).join(" ")}; ${seeds}.`;
 }
 
-function standingNote(lines) {
-  if (lines.filter((line) => line.accuracy).length < 2) return null;
+function standingNote(digest, lines) {
   if (lines.some((line) => line.standing === "best")) {
     return note("Best: its difference to every other method, seed by seed, lies outside the noise.");
   }
-  const level = lines.filter((line) => line.standing === "level");
-  const why =
-    level.length > 1
-      ? `${level.length} of them cannot be told apart from the highest mean`
-      : "what sets them apart may be noise when all are compared at once (Holm's correction)";
-  return note(`No method is called best: ${why}. More seeds would tell more.`);
+  const why = digest.verdicts[state.scene];
+  return why ? note(`No method is called best: ${why}.`) : null;
 }
 
 function targetTable(digest, lines) {
@@ -224,8 +219,11 @@ function taskTable(digest) {
     const variant = digest.variants[each.variant];
     return { variant, cells: [named(variant), range(each.middle), ...(better ? [range(each.improvement)] : [])] };
   });
+  const sure = digest.tasks.some((each) => each.middle.low !== null);
   return table({
-    caption: "Over all scenes, with 95 % intervals from a stratified bootstrap.",
+    caption: sure
+      ? "Over all scenes, with 95 % intervals from a stratified bootstrap."
+      : "Over all scenes. Intervals need three seeds or more.",
     heads,
     rows,
     cards: true,
