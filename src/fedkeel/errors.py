@@ -17,6 +17,8 @@ class FedkeelError(Exception):
     """Base of all errors that fedkeel raises on purpose; `exit_code` is what the command line returns."""
 
     exit_code = 1
+    advice = ""
+    """How to go on with a single run, where the message ends with that."""
 
 
 class InputError(FedkeelError, ValueError):

@@ -12,7 +12,9 @@ import pytest
 from fedkeel import DivergenceError, Experiment, InputError, Sink, run
 from fedkeel.sinks import named
 from fedkeel.sinks.mlflow import MLflow
+from tests.helpers.commands import fedkeel
 from tests.helpers.folders import faulty, resumed, stopped
+from tests.helpers.studies import on_top
 
 pytestmark = pytest.mark.extras
 mlflow = pytest.importorskip("mlflow")
@@ -120,3 +122,15 @@ def test_the_environment_may_name_the_store(
 def test_an_experiment_without_a_name(name: Any) -> None:
     with pytest.raises(InputError, match=r"the MLflow experiment .* is not accepted; accepted: a name"):
         MLflow("http://localhost:1", name)
+
+
+def test_runs_of_a_comparison_share_a_new_database(tmp_path: Path, store: str) -> None:
+    words = on_top("rounds=2", "dataset.train_limit=100", "dataset.test_limit=50")
+    done = fedkeel(
+        "compare", *words, "--algorithms", "fedavg,fedprox", "--seeds", "0,1", "--jobs", "4", "--sink",
+        f"mlflow:{store}", "--out", "here", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(each.info.run_name for each in runs(store)) == sorted(
+        path.name for path in (tmp_path / "here" / "runs").iterdir()
+    )

@@ -229,8 +229,9 @@ def test_runs_that_are_not_there_or_failed_say_so(tmp_path: Path) -> None:
 
 def test_runs_of_an_item_can_be_reported_as_a_comparison(tmp_path: Path) -> None:
     (made,) = planned("fedlga/table6", "full", ["fmnist"])
-    found = Reproduced(made, (), tmp_path).comparison()
+    found = Reproduced(made, (), tmp_path, command="fedkeel reproduce it").comparison()
     assert found is not None
+    assert found.command == "fedkeel reproduce it"
     assert (found.scenes, len(found.variants), found.seeds) == (["fmnist+mlp-400"], 12, [0, 1, 2])
     assert found.measure.target == 0.65
     (unequal,) = planned("fedlga/table6", "full")

@@ -206,7 +206,7 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
         (
             "history.jsonl",
             "",
-            r"is damaged \(history.jsonl has no row\); accepted: .* \(delete this one to run it agai",
+            r"is damaged \(history.jsonl has no row\); accepted: .* \(delete this one to run",
         ),
         ("experiment.yaml", None, r"is damaged \(experiment.yaml is missing\)"),
         ("history.jsonl", '{"round": 1}\n', r"history.jsonl is damaged \(KeyError: 'virtual_seconds'"),

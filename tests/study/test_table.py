@@ -73,7 +73,7 @@ def test_with_one_seed_nobody_is_best(tmp_path: Path) -> None:
 
 
 def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
-    best = {"plain": [0.50, 0.53, 0.49], "good": [0.60, 0.63, 0.59]}
+    best = {"plain": [0.50, 0.53, 0.49, 0.52], "good": [0.60, 0.64, 0.59, 0.63]}
     cases = {
         "one is": (best, lambda _: None, ""),
         "alone": ({"plain": [0.5, 0.6]}, lambda _: None, ""),
@@ -82,7 +82,7 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
         "to come": (
             best,
             lambda store: (store.folder("plain-1") / "summary.json").unlink(),
-            "some runs are still to c",
+            "some runs are sti",
         ),
         "failed": (best, lambda store: failed(store, "good-1"), "not all runs of good, which has the highest mean, ca"),
     }

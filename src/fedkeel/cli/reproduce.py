@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedkeel.cli.collector import importing
-from fedkeel.cli.compare import DryRun, Jobs, Seeds, numbers, words
+from fedkeel.cli.compare import DryRun, Jobs, Seeds, interrupted, numbers, words
 from fedkeel.cli.console import console
 from fedkeel.cli.exits import fail
 from fedkeel.errors import InputError, StoppedError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedkeel.study.reproduce import Reproduced
 
 app = typer.Typer()
+TINY_SECONDS = 1.2
+"""Of a run at the scale `tiny`: the mean over all of them, on one core."""
 
 
 @app.command(
@@ -124,7 +126,8 @@ def _rehearse(plans: Sequence[ItemPlan]) -> None:
     for made in plans:
         left_out = {cell.cell.row for cell in made.cells if cell.left_out and cell.cell.exists}
         left = {cell.cell.row for cell in made.cells} - left_out
-        time = "?" if made.seconds is None or made.of_data else spell(made.seconds / CORES)
+        seconds = TINY_SECONDS * len(cases([made])) if made.scale == "tiny" else made.seconds
+        time = "" if made.of_data else "?" if seconds is None else spell(seconds / CORES)
         table.add_row(made.item.path, f"{len(left)}", f"{len(left_out)}", f"{len(cases([made]))}", time)
     console.print(table)
     if len(plans) == 1:
@@ -149,7 +152,7 @@ def _run(plans: Sequence[ItemPlan], place: Path, jobs: int | None, options: Sequ
     except StoppedError as error:
         fail(str(error), stop.code)
     except KeyboardInterrupt:
-        fail("interrupted; the same command goes on with what is left", stop.code)
+        interrupted(stop.code)
 
 
 def _show(done: Reproduced) -> None:

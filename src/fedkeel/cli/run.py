@@ -83,11 +83,9 @@ def run(
 
 def named(words: Sequence[str] | None) -> list[Sink]:
     """The sinks that a command names."""
-    if not words:
-        return []
     from fedkeel import sinks
 
-    return [sinks.named(word) for word in words]
+    return [sinks.named(word) for word in words or ()]
 
 
 def _resume(folder: Path, given: Experiment | None, sinks: Sequence[Sink], stop: Stop) -> Path:

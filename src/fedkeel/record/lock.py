@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 with suppress(ImportError):
@@ -34,6 +35,15 @@ def lock(file: int, wait: bool = False) -> None:
             time.sleep(_SECONDS)
         else:
             return
+
+
+@contextmanager
+def one_by_one(path: Path) -> Iterator[None]:
+    """One process after the other, by a file that is made for it; where the system has no such locks, all at once."""
+    with path.open("w") as file:
+        if "fcntl" in globals():
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def is_held(path: Path) -> bool:

@@ -80,4 +80,5 @@ class Recorder(Sink):
                 self.save()  # the rounds themselves are sound
         if self._folder.way_on not in str(error):
             stands = self._folder.last if isinstance(error, DivergenceError) else self._folder.advice
-            error.args = (f"{error}; {stands}",)
+            error.advice = f"; {stands}"
+            error.args = (f"{error}{error.advice}",)

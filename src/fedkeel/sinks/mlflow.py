@@ -7,10 +7,12 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedkeel.errors import InputError, shown
+from fedkeel.record.lock import one_by_one
 from fedkeel.runner.sinks import Start
 from fedkeel.sinks.memory import Known, Memory
 from fedkeel.sinks.packages import needed
@@ -50,8 +52,10 @@ class MLflow(Tracker):
             logging.getLogger(name).setLevel(logging.WARNING)
         home = (WITHOUT_FOLDER if start.folder is None else start.folder).absolute() / NAME
         uri = self._uri or f"{_SQLITE}{home / 'mlflow.db'}"
-        if uri.startswith(_SQLITE):
-            Path(uri.removeprefix(_SQLITE).split("?")[0]).parent.mkdir(parents=True, exist_ok=True)
+        with _made_once(uri):
+            return self._begin(start, uri, home)
+
+    def _begin(self, start: Start, uri: str, home: Path) -> int:
         self._client = self._package.MlflowClient(tracking_uri=uri)
         memory = Memory(start.folder, NAME)
         known = memory.recall(self._uri or "")
@@ -112,6 +116,18 @@ class MLflow(Tracker):
     def _close(self, said: str, status: str) -> None:
         self._client.set_tag(self._id, _ENDED, said[:_LONGEST])
         self._client.set_terminated(self._id, status)
+
+
+@contextmanager
+def _made_once(uri: str) -> Iterator[None]:
+    """Of runs that begin at the same time, one makes the tables of a database on the disk; MLflow takes no care."""
+    if not uri.startswith(_SQLITE):
+        yield
+        return
+    path = Path(uri.removeprefix(_SQLITE).split("?")[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with one_by_one(path.with_name(f"{path.name}.lock")):
+        yield
 
 
 def _checked(uri: str) -> str:

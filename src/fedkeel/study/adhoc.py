@@ -20,8 +20,8 @@ from fedkeel.study.plan import At, Measure, default_at
 from fedkeel.study.results import Listed, Results, results, runs_of
 from fedkeel.study.store import Store, is_comparison
 
-_ASIDE = {"name", "seed", "executor", "checkpoint", "threads", "device"}
-"""Settings that do not tell one variant from another."""
+ASIDE = {"name", "seed", "executor", "checkpoint", "threads", "device"}
+"""Settings that do not tell one variant from another: they differ between seeds or machines."""
 _RULES = {f"algorithm.{side}" for side in RULES}
 
 
@@ -114,7 +114,7 @@ def _common(measures: Sequence[Measure]) -> Measure:
 
 
 def _of_runs(records: Sequence[RunRecord]) -> _Group:
-    settings = [dotted(record.experiment, _ASIDE) for record in records]
+    settings = [dotted(record.experiment, ASIDE) for record in records]
     differ = [key for key in dict.fromkeys(k for each in settings for k in each) if _differs(key, settings)]
     listed = []
     taken = set[tuple[str, int]]()

@@ -40,6 +40,8 @@ def task_mean(tasks: Tasks) -> Floats:
 def middle_mean(tasks: Tasks) -> Floats:
     """The mean of what is left of all runs without a quarter at either end: the interquartile mean.
 
+    It is less shaken by outliers than the mean, and by few runs than the median.
+
     As many runs are cut as fit into a quarter. Where tasks have unequally many runs, the same share of the weight is
     cut, and a run at the edge may count in part.
     """
@@ -54,11 +56,6 @@ def middle_mean(tasks: Tasks) -> Floats:
     kept[kept < NEGLIGIBLE] = 0.0  # an outlier must not come back through rounding
     middle = np.sum(kept * np.take_along_axis(values, order, axis=-1), axis=-1)
     return middle / np.sum(kept, axis=-1)  # type: ignore[no-any-return]
-
-
-def interquartile_mean(scores: Scores) -> float:
-    """Of all runs of all tasks: less shaken by outliers than the mean, and by few runs than the median."""
-    return float(middle_mean(_tasks(scores)))
 
 
 def bootstrap(

@@ -30,13 +30,15 @@ class Reproduced:
     """That its files are in."""
     labels: tuple[Labels, ...] = ()
     """Of an item about data."""
+    command: str = ""
+    """Repeats it."""
 
     @property
     def failed(self) -> list[Line]:
         """Lines whose runs failed, or do not tell what the line shows."""
         return [line for line in self.lines if line.state.startswith(FAILURES)]
 
-    def comparison(self, command: str = "") -> Comparison | None:
+    def comparison(self) -> Comparison | None:
         """Its runs as any others that are compared, rows as scenes and columns as variants; none where none are run."""
         found = cases([self.plan])
         targets = {case.experiment.target_accuracy for case in found}
@@ -46,7 +48,7 @@ class Reproduced:
             target=targets.pop() if len(targets) == 1 else None,
             reference=next((name for name in names if name.lower() == "fedavg"), None),
         )
-        return Comparison(tables.heading(self.plan.item), found, measure, command) if found else None
+        return Comparison(tables.heading(self.plan.item), found, measure, self.command) if found else None
 
 
 def reproduce(
@@ -61,7 +63,7 @@ def reproduce(
     """Run what the plans need and is not there yet; write a table for each item, and return them all.
 
     Runs are in `out/runs`, shared by all items; at the scale `tiny`, without their weights. `command` says how an item
-    is repeated, which is written into its page.
+    is repeated, which is written into its table and its page.
     """
     plans = fetched(plans)
     if runs := cases(plans):
@@ -95,4 +97,4 @@ def written(plans: Sequence[ItemPlan], out: Path, command: Callable[[ItemPlan], 
         found, labels = data_lines(made) if made.of_data else (lines(made, out), [])
         write(folder / "table.csv", as_csv([tables.record(line) for line in found]))
         write(folder / "table.md", tables.as_markdown(made.item, cites[made.item.paper], found, command(made)))
-        yield Reproduced(made, tuple(found), folder, tuple(labels))
+        yield Reproduced(made, tuple(found), folder, tuple(labels), command(made))

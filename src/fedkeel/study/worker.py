@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Thread
 from time import monotonic
 
-from fedkeel import api
+from fedkeel import api, sinks
 from fedkeel.config import usercode
 from fedkeel.config.experiment import Experiment
 from fedkeel.errors import FedkeelError, StoppedError
@@ -65,7 +64,7 @@ def _settle(task: SettleTask) -> Reply:
 
 def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
     try:
-        told = [_Teller(task, connection), *_sinks(task.sinks)]
+        told = [_Teller(task, connection), *map(sinks.named, task.sinks)]
         if complete(task.folder):
             return Ended(task.name, "finished")
         if begun(task.folder):
@@ -76,17 +75,9 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
     except StoppedError:
         return Ended(task.name, "stopped")
     except FedkeelError as error:
-        return Ended(task.name, "failed", type(error).__name__, str(error))
+        return Ended(task.name, "failed", type(error).__name__, str(error).removesuffix(error.advice))
     except Exception as error:
         return Ended(task.name, "failed", type(error).__name__, _told(error))
-
-
-def _sinks(words: Sequence[str]) -> list[Sink]:
-    if not words:
-        return []
-    from fedkeel import sinks
-
-    return [sinks.named(word) for word in words]
 
 
 def _told(error: Exception) -> str:

@@ -10,9 +10,8 @@ from fedkeel.config import yamltext
 from fedkeel.config.spelling import dotted, flow
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.report.page.cells import Cell
+from fedkeel.study.adhoc import ASIDE
 
-ASIDE = ("seed", "name", "checkpoint", "executor", "threads")
-"""These differ between seeds or machines, and decide nothing that is compared."""
 MISSING = "\N{EN DASH}"
 LONGEST = 200
 """Characters of a value that is shown."""
