@@ -142,7 +142,7 @@ def cases() -> Iterator[tuple[str, list[str]]]:
 
 def _names() -> list[str]:
     """All methods, by the command line: versions differ in where the code has them."""
-    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "list", "algorithms", "--json"]
+    command = [sys.executable, "-m", "fedkeel", "list", "algorithms", "--json"]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return [each["name"] for each in json.loads(told)]
 

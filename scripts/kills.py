@@ -94,7 +94,7 @@ def fork(words: Sequence[str], log: Path) -> int:
 
 def spawn(words: Sequence[str], log: Path) -> int:
     """A process as a shell would start it."""
-    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", *words]
+    command = [sys.executable, "-m", "fedkeel", *words]
     with log.open("ab") as out:
         return subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True).pid
 
