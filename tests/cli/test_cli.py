@@ -256,3 +256,17 @@ def test_own_model_and_data_by_name(tmp_path: Path) -> None:
     assert "[32, 1]" in bad.stderr
     assert "0 to 1" in bad.stderr
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run", "An experiment file, and settings"),
+        ("compare", "An experiment file, and settings"),
+        ("report", "Run folders and comparisons"),
+        ("watch", "A run may begin there later"),
+    ],
+)
+def test_help_says_what_arguments_mean(command: str, words: str, tmp_path: Path) -> None:
+    told = fedkeel(command, "--help", cwd=tmp_path, env={"COLUMNS": "200"})
+    assert words in " ".join(told.stdout.split())
