@@ -220,7 +220,7 @@ function clientsSection(digest) {
       note("Not recorded. Runs with evaluate_clients=true test the model on every client's own share of the test set."),
     );
   const content = [
-    ["accuracy", "On clients' own test data"],
+    ["accuracy", "On each client's share of the test set"],
     ["finetuned", "The same after fine-tuning"],
   ].flatMap(([column, title]) => {
     const rows = found.filter((each) => each.column === column);
@@ -232,7 +232,8 @@ function clientsSection(digest) {
 function clientFigure(digest, found, title) {
   const [element, holder] = drawn(
     title,
-    "How many clients have which accuracy, over all seeds. Upright lines: mean of the worst tenth, and mean of all.",
+    "How many clients have which accuracy, over all seeds. A share has the proportions of the client's labels. " +
+      "Upright lines: mean of the worst tenth, and mean of all.",
   );
   const rows = found.map((each) => ({
     variant: digest.variants[each.variant],
