@@ -102,8 +102,8 @@ class _Settled:
 
     estimates: dict[str, Estimate]
     """By the names of the cases."""
-    failed: dict[str, str]
-    """Why, by the names of the cases."""
+    failed: dict[str, Refused]
+    """By the names of the cases."""
 
 
 def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool) -> _Settled:
@@ -112,7 +112,7 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
     Bad input is refused. What fails in another way, such as the user's code, fails these runs alone.
     """
     keys = {case.name: key(case.experiment) for case in cases}
-    found, failed = store.estimates(), dict[str, str]()
+    found, failed = store.estimates(), dict[str, Refused]()
     variants = {keys[case.name]: case for case in reversed(cases)}
     asked = {name: c for name, c in variants.items() if estimate or not c.experiment.executor.completed.settled}
     tasks = [SettleTask(name, case.experiment) for name, case in asked.items() if name not in found]
@@ -124,7 +124,7 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
         if reply.exit_code == InputError.exit_code:
             case = variants[reply.key]
             raise InputError(f"{place_of(case.scene, case.variant)}: {reply.error}")
-        failed[reply.key] = reply.error
+        failed[reply.key] = reply
     if stop.asked:
         raise StoppedError("stopped before the first run")
     if keep and tasks:
@@ -158,16 +158,16 @@ def _fitting(begun: Begun, asked: bool) -> Begun:
 def _run(
     crew: Crew,
     begun: Begun,
-    failed: Mapping[str, str],
+    failed: Mapping[str, Refused],
     store: Store,
     stop: Stop,
     tell: Watcher,
     sinks: tuple[str, ...],
 ) -> None:
     tasks = []
-    for name, error in failed.items():
-        store.fail(name, "SettleError", error)
-        tell(Ended(name, "failed", "SettleError", error))
+    for name, why in failed.items():
+        store.fail(name, why.kind, why.error)
+        tell(Ended(name, "failed", why.kind, why.error))
     for case in begun.cases:
         if case.name in failed:
             continue

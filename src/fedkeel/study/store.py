@@ -15,7 +15,7 @@ from typing import Any
 import fedkeel
 from fedkeel.config.experiment import Experiment, contradiction
 from fedkeel.config.usercode import GIVEN, is_own
-from fedkeel.errors import FedkeelError, InputError, label
+from fedkeel.errors import InputError, MishapError, label
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.folder import check_space, complete
@@ -64,13 +64,13 @@ class Store:
 
     def final(self, name: str) -> bool:
         """Whether a failure would come again: training that diverges does so every time."""
-        return self._kind(name) == "DivergenceError"
+        return self.kind(name) == "DivergenceError"
 
     def pruned(self, name: str) -> bool:
         """Whether a search stopped a run early."""
-        return self._kind(name) == PRUNED
+        return self.kind(name) == PRUNED
 
-    def _kind(self, name: str) -> str:
+    def kind(self, name: str) -> str:
         """The class of the error by which a run failed, if it did."""
         told = _json(self.path / FAILED / f"{name}.json")
         return str(told.get("kind")) if isinstance(told, dict) else ""
@@ -243,6 +243,6 @@ def _write_text(path: Path, text: str) -> None:
         with whole(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FedkeelError(
+        raise MishapError(
             f"{path} cannot be written ({error.strerror}); finished runs are safe, and the same command goes on"
         ) from error
