@@ -56,8 +56,11 @@ class Store:
             os.close(folder)
 
     def failure(self, name: str) -> str | None:
-        """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then."""
-        if complete(self.folder(name)):
+        """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then.
+
+        A run that a search stopped is none that finished, even if the stop came too late for it.
+        """
+        if complete(self.folder(name)) and not self.pruned(name):
             return None
         told = _json(self.path / FAILED / f"{name}.json")
         return str(told["error"]) if isinstance(told, dict) and "error" in told else None
