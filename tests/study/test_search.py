@@ -29,7 +29,7 @@ from fedkeel.study.tasks import Ended, Moved
 from tests.helpers.studies import Event, on_top, row, small, write_run
 
 pytestmark = pytest.mark.extras
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
 RATES = "local.lr=0.0001..3"
 TRIED = 8
@@ -308,8 +308,16 @@ def test_settings_that_were_tried_before_are_not_run_again(tmp_path: Path) -> No
     assert [case.name for case in asked.plan(trials).cases] == sorted(ran)
 
 
-def test_trials_that_repeat_others_are_remembered_like_any(tmp_path: Path) -> None:
+def test_trials_that_repeat_others_are_remembered_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, report = dict[int, dict[int, float]](), optuna.trial.Trial.report
+
+    def reported(self: Any, value: float, step: int) -> None:
+        told.setdefault(self.number, {})[step] = value
+        report(self, value, step)
+
+    monkeypatch.setattr(optuna.trial.Trial, "report", reported)
     trials = made(what(9, (), ("local.lr=0.1,0.2,0.0001",)), tmp_path / "a")
+    assert told == {trial.number: trial.steps for trial in trials}
     for stop in (3, 6, 9):
         again = made(what(stop, (), ("local.lr=0.1,0.2,0.0001",)), tmp_path / "b")
     assert again == trials
