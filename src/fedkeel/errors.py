@@ -33,6 +33,10 @@ class DivergenceError(FedkeelError):
     exit_code = 3
 
 
+class MishapError(FedkeelError):
+    """Not the experiment's fault, such as a full disk or a killed process: the same may go well another time."""
+
+
 class _Short(Repr):
     """Short, whatever a user comes up with, and dates as they are written."""
 

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from fedkeel.cli.studying import Pace, spell
 from fedkeel.errors import InputError
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.study.engine import Begun
+from fedkeel.study.files import StudyFile
 from fedkeel.study.plan import Case
+from fedkeel.study.space import SEARCH, TRIALS, Search, Trial
 from fedkeel.study.tasks import Ended, Estimate, Moved
-from tests.helpers.commands import QUICK, fedkeel
+from tests.helpers.commands import QUICK, fedkeel, interrupted
 
 SERIAL = [*QUICK, "executor=serial"]
 
@@ -32,6 +36,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
+
+
+def without(*keys: str) -> list[str]:
+    return [word for word in SERIAL if word.partition("=")[0] not in keys]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -197,6 +205,63 @@ def test_a_sweep_says_which_setting_to_use(tmp_path: Path) -> None:
     assert "highest mean: local.lr=0.1" in done.stdout
     assert "use it: --set local.lr=0.1" in done.stdout
     assert len(rows(tmp_path / "here/runs.csv")) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+def test_a_search_goes_on_past_failures_and_recommends_from_its_table(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["--search", "6", "--grid", "per_round=2,8", "--grid", "clients=10,4", "--seeds", "1,2", "--out", "here"]
+    done = fedkeel("sweep", *without("per_round", "clients"), *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"trial \d/6  per_round=8, clients=4  failed: per_round: 8 is not accepted", done.stdout)
+    assert "(tried before)" in done.stdout
+    table = rows(tmp_path / "here/table.csv")
+    best = max(table, key=lambda row: float(row["accuracy"]))["variant"]
+    assert f"highest mean: {best}" in done.stdout
+    assert f"use it: --set {best.replace(',', '')}" in done.stdout
+    assert "Test accuracy at 3 rounds, seeds 1, 2." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+def test_a_search_recommends_where_trials_are_compared(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["--search", "3", "--grid", "algorithm=fedavg,fedasmu", "--seeds", "0,1"]
+    done = fedkeel("sweep", *SERIAL, *words, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = rows(tmp_path / "here/table.csv")
+    assert {row["compared_at"] for row in table} == {"time"}
+    best = max(table, key=lambda row: float(row["accuracy"]))["variant"]
+    assert f"highest mean: {best}" in done.stdout
+    again = fedkeel("sweep", *SERIAL, *words[2:], "--out", "grid", cwd=tmp_path)
+    assert done.stdout.splitlines()[-2:] == again.stdout.splitlines()[-2:]
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+def test_a_search_of_impossible_settings_alone_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["--search", "1", "--grid", "clients=10,4", "--grid", "per_round=2,8", "--out", "here"]
+    asked = Search.of(StudyFile(), SERIAL, ["clients=10,4", "per_round=2,8"], [], [100], 1)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / SEARCH).write_text(json.dumps(asked.told()))
+    failed = Trial(0, {"clients": 4, "per_round": 8}, 0.0, "failed", why="per_round: 8 is not accepted")
+    (tmp_path / "here" / TRIALS).write_text(json.dumps(vars(failed)) + "\n")
+    done = fedkeel("sweep", *SERIAL, *words, "--seeds", "100", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial came to its end\n")
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+def test_a_search_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["--search", "2", "--range", "local.lr=0.01..1", "--seeds", "1", "--out", "here", *without("rounds")]
+    command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "sweep", *words, "rounds=1000000"]
+    code, told = interrupted(command, tmp_path, tmp_path / "here/runs/trial0000-seed1/history.jsonl")
+    assert code == 130
+    assert "stopping after this round" in told
+    assert "fedkeel: stopped; 0 of 2 trials are done, and the same command goes on from here\n" in told
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fedkeel import Experiment, InputError, RoundEnd, run
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import FedkeelError, MishapError
 from fedkeel.local.executors import choose
 from fedkeel.record import folder as folders
 from fedkeel.record import lock
@@ -245,7 +245,7 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     folder = tmp_path / "a"
     with full_after(round, size) as progress, pytest.raises(FedkeelError, match="File too large") as error:
         run(faulty("fedasync", checkpoint={"rounds": 1}), folder, progress=progress, **given())
-    assert type(error.value) is FedkeelError
+    assert type(error.value) is MishapError
     kept = sorted(path.name for path in folder.glob("checkpoint/round-*"))
     assert kept or round == 1
     again = f"fedkeel.resume({str(folder)!r}, data=..., model=...), with what was given before,"

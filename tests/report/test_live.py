@@ -341,6 +341,15 @@ def test_a_failure_of_any_kind_is_told_and_does_not_end_the_watch(run: Path, mon
         assert until(events, 4).data == straight(run)
 
 
+def test_a_search_is_watched_from_its_beginning(tmp_path: Path) -> None:
+    for name in ("search.json", "trials.jsonl", "executors.json", "search.json.partial", "runs"):
+        (tmp_path / name).touch()
+        Sources((tmp_path,)).check()
+    (tmp_path / "letter.txt").touch()
+    with pytest.raises(InputError, match="holds neither a run nor a comparison"):
+        Sources((tmp_path,)).check()
+
+
 def test_folders_that_will_hold_no_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "other").mkdir()

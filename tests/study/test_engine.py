@@ -190,7 +190,9 @@ def test_a_variant_whose_process_dies_while_it_is_measured_fails_alone(
     plan, watch = variants({"bad": ["sampling=deadly:draw"], "good": []}), Watch()
     execute(plan.cases, tmp_path / "out", jobs=1, watch=watch)
     assert states(plan, tmp_path / "out") == {"bad-seed0": "failed", "good-seed0": "finished"}
-    assert watch.ended["bad-seed0"].error == "its process ended with code 7"
+    told = watch.ended["bad-seed0"]
+    assert (told.kind, told.error) == ("WorkerDied", "its process ended with code 7")
+    assert Store(tmp_path / "out").kind("bad-seed0") == "WorkerDied"
 
 
 def test_the_plan_is_kept_when_nothing_is_known_to_be_wrong(tmp_path: Path) -> None:

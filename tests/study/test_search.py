@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
-from fedkeel.errors import InputError, StoppedError
+from fedkeel.errors import InputError, MishapError, StoppedError
+from fedkeel.record.runs import RunRecord
 from fedkeel.runner.stopping import Stop
+from fedkeel.study.adhoc import gather
+from fedkeel.study.crew import DIED, Crew
+from fedkeel.study.engine import Begun
 from fedkeel.study.files import StudyFile
+from fedkeel.study.plan import Case, Measure
 from fedkeel.study.results import collect
-from fedkeel.study.search import SEARCH, TRIALS, WARM, search
-from fedkeel.study.space import Bounds, Search, Trial
+from fedkeel.study.search import PLACES, WARM, search, steps
+from fedkeel.study.space import SEARCH, TRIALS, Bounds, Search, Trial, distribution
 from fedkeel.study.store import Store, is_comparison
+from fedkeel.study.sweep import ranking, sweep_plan
 from fedkeel.study.table import lines
-from fedkeel.study.tasks import Moved
+from fedkeel.study.tasks import Ended, Moved
 from tests.helpers.studies import Event, on_top, row, small, write_run
 
 pytestmark = pytest.mark.extras
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
 RATES = "local.lr=0.0001..3"
 TRIED = 8
+BEHIND = "behind the median of earlier trials"
 
 
 def what(
@@ -98,7 +106,7 @@ def test_a_trial_that_falls_behind_does_not_go_on(tmp_path: Path) -> None:
     assert kept == before
     assert (last.state, [*last.steps]) == ("pruned", [1])
     for each in collect(asked.plan([last]), tmp_path).outcomes:
-        assert (each.state, each.failure) == ("failed", "stopped early, behind the median of earlier trials")
+        assert (each.state, each.failure) == ("pruned", BEHIND)
 
 
 def last_by_hand(place: Path, before: list[Trial], failed: bool) -> Trial:
@@ -133,16 +141,17 @@ def test_a_search_goes_on_after_an_interruption_as_if_there_had_been_none(
 ) -> None:
     trials, place = whole
     told, stop = list[Trial](), Stop()
+    middle = max(trial.number for trial in trials if trial.state == "complete")
 
-    def halt(event: Event) -> None:  # in the middle of the seventh trial
-        stop.asked = len(told) == 6 and isinstance(event, Moved)
+    def halt(event: Event) -> None:  # in the middle of a trial
+        stop.asked = stop.asked or (len(told) == middle and isinstance(event, Moved))
 
-    with pytest.raises(StoppedError):
+    with pytest.raises(StoppedError, match=f"^stopped; {middle} of {TRIED} trials are done, and the same command goes"):
         search(what(TRIED), tmp_path / "out", jobs=2, watch=halt, tell=told.append, stop=stop)
-    assert told == trials[:6]
+    assert told == trials[:middle]
     again = list[Trial]()
     assert made(what(TRIED), tmp_path / "out", tell=again.append) == trials
-    assert again == trials[6:]  # what was tried before is not tried again
+    assert again == trials[middle:]  # what was tried before is not tried again
     assert (tmp_path / "out" / TRIALS).read_bytes() == (place / TRIALS).read_bytes()
 
 
@@ -153,7 +162,7 @@ def test_all_trials_are_a_comparison_that_may_grow(whole: tuple[list[Trial], Pat
     assert plan.variants == [trial.variant for trial in trials]
     assert plan.title == "Search over local.lr"
     for each in collect(plan, place).outcomes:
-        assert each.state == "finished" or each.failure == "stopped early, behind the median of earlier trials"
+        assert each.state == "finished" or (each.state, each.failure) == ("pruned", BEHIND)
     before = (place / TRIALS).read_bytes()
     assert made(what(3), place) == trials[:3]
     assert (place / TRIALS).read_bytes() == before
@@ -216,6 +225,219 @@ def test_a_kill_while_the_folder_is_begun_leaves_one_that_can_be_used(tmp_path: 
     assert len(made(what(1, seeds=[100], words=("rounds=1",)), tmp_path)) == 1
 
 
+PAIRS = ("per_round=2,8", "clients=10,4")
+
+
+def test_settings_that_contradict_each_other_make_a_failed_trial(tmp_path: Path) -> None:
+    asked = what(6, (), PAIRS, ("rounds=1",), seeds=[100])
+    trials = made(asked, tmp_path)
+    bad = [trial for trial in trials if trial.words == ["per_round=8", "clients=4"]]
+    assert bad
+    assert {(trial.state, trial.accuracy) for trial in bad} == {("failed", 0.0)}
+    assert all(trial.why.startswith("per_round: 8 is not accepted") for trial in bad)
+    assert {(trial.state, trial.why) for trial in trials if trial not in bad} == {("complete", "")}
+    assert Store(tmp_path).plan().variants == asked.plan(trials).variants
+    assert "per_round=8, clients=4" not in asked.plan(trials).variants
+
+
+def test_settings_that_a_run_refuses_make_a_failed_trial(tmp_path: Path) -> None:
+    asked = what(4, (), ("partition.shards_per_client=2,50",), ("partition=shards", "rounds=1"))
+    trials = made(asked, tmp_path)
+    assert {(trial.words[0][-2:], trial.state) for trial in trials} == {("=2", "complete"), ("50", "failed")}
+    (why,) = {trial.why for trial in trials if trial.state == "failed"}
+    assert why.startswith("partition")
+    for each in collect(asked.plan(trials), tmp_path).outcomes:
+        assert each.failure == (why if "50" in each.variant else None)
+
+
+def test_a_search_of_which_nothing_can_be_run_is_refused_and_keeps_no_trial(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="partition"):
+        made(what(4, words=("partition={kind: shards, shards_per_client: 50}",)), tmp_path)
+    assert not (tmp_path / TRIALS).exists()
+
+
+@pytest.mark.parametrize("code", ["raise RuntimeError('my own mistake')", "return 'nonsense'"])
+def test_what_a_users_code_does_makes_a_failed_trial(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"mistaken{len(code)}"
+    (tmp_path / f"{name}.py").write_text(f"def draw(sizes, count, free, rng):\n    {code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    trials = made(what(4, (), (f"sampling=uniform,{name}:draw",), ("rounds=1",), seeds=[100]), tmp_path / "out")
+    assert {(trial.words[0], trial.state) for trial in trials} == {
+        ("sampling=uniform", "complete"),
+        (f"sampling={name}:draw", "failed"),
+    }
+    assert all(f"{name}:draw" in trial.why for trial in trials if trial.state == "failed")
+
+
+@pytest.mark.parametrize("kind", [DIED, "MishapError"])
+def test_what_is_not_the_settings_fault_ends_a_search_that_can_go_on(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = what(2, seeds=[100], words=("rounds=1",))
+    with monkeypatch.context() as patch:
+
+        def broken(cases: Sequence[Case], place: Path, **_: Any) -> None:
+            Store(place).fail(cases[0].name, kind, "it broke")
+
+        patch.setattr("fedkeel.study.search.execute", broken)
+        with pytest.raises(MishapError, match=r"^trial0000-seed100 failed: it broke; the same command tries again$"):
+            made(asked, tmp_path)
+    assert [trial.state for trial in made(asked, tmp_path)] == ["complete", "complete"]
+
+
+def test_settings_that_were_tried_before_are_not_run_again(tmp_path: Path) -> None:
+    asked = what(6, (), ("local.epochs=1,5",), seeds=[100])
+    ran, told = set[str](), list[Trial]()
+
+    def see(event: Event) -> None:
+        ran.update({event.name} if isinstance(event, Ended) else set())
+
+    trials = made(asked, tmp_path, see, told.append)
+    first = {trial.variant: trial for trial in reversed(trials)}
+    assert len(first) == 2
+    assert ran == {f"trial{trial.number:04d}-seed100" for trial in first.values()}
+    for trial in trials:
+        same = first[trial.variant]
+        expected = None if trial is same else same.number
+        assert (trial.repeats, trial.accuracy, trial.state, trial.steps, trial.why) == (
+            expected, same.accuracy, same.state, same.steps, same.why,
+        )  # fmt: skip
+    assert told == trials
+    assert [case.name for case in asked.plan(trials).cases] == sorted(ran)
+
+
+def test_trials_that_repeat_others_are_remembered_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, report = dict[int, dict[int, float]](), optuna.trial.Trial.report
+
+    def reported(self: Any, value: float, step: int) -> None:
+        told.setdefault(self.number, {})[step] = value
+        report(self, value, step)
+
+    monkeypatch.setattr(optuna.trial.Trial, "report", reported)
+    trials = made(what(9, (), ("local.lr=0.1,0.2,0.0001",)), tmp_path / "a")
+    assert told == {trial.number: trial.steps for trial in trials}
+    for stop in (3, 6, 9):
+        again = made(what(stop, (), ("local.lr=0.1,0.2,0.0001",)), tmp_path / "b")
+    assert again == trials
+    assert (tmp_path / "a" / TRIALS).read_bytes() == (tmp_path / "b" / TRIALS).read_bytes()
+
+
+def test_a_repeat_does_not_hide_the_trial_that_it_repeats() -> None:
+    asked = what(2, seeds=[100])
+    plan = asked.plan([*tried("complete", 0.9, 1), *tried("pruned", 0.1, 1, 1)])
+    assert [case.name for case in plan.cases] == ["trial0000-seed100"]
+
+
+def test_a_stop_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, hand = Stop(), Crew._hand
+
+    def handed(self: Crew, free: Any) -> None:
+        assert stop.heard
+        stop.asked = True
+        hand(self, free)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Crew, "_hand", handed)
+        with pytest.raises(StoppedError, match=r"^stopped; 0 of 2 trials are done, and the same command goes on from"):
+            search(what(2), tmp_path, jobs=2, watch=lambda _: None, tell=lambda _: None, stop=stop)
+    assert not stop.heard
+    assert not (tmp_path / "runs").exists()
+    stop = Stop()
+    with pytest.raises(StoppedError, match=r"^stopped; 1 of 2 trials are done"):
+        search(what(2), tmp_path, jobs=2, watch=lambda _: None, tell=lambda _: setattr(stop, "asked", True), stop=stop)
+
+
+def test_a_search_has_its_folder_alone_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    asked, refused = what(2, seeds=[100], words=("rounds=1",)), list[str]()
+
+    def meddle(_: Trial) -> None:
+        with pytest.raises(InputError, match="is in use; accepted: another folder") as error:
+            made(asked, tmp_path)
+        refused.append(str(error.value))
+
+    made(asked, tmp_path, tell=meddle)
+    assert len(refused) == 2
+    made(asked, tmp_path)
+
+
+def test_a_trial_is_in_the_plan_as_soon_as_its_runs_begin(tmp_path: Path) -> None:
+    asked, seen = what(2, seeds=[100], words=("rounds=1",)), list[list[str]]()
+
+    def look(event: Event) -> None:
+        if isinstance(event, Begun):
+            seen.append([each.name for each in gather([tmp_path]).outcomes])
+
+    made(asked, tmp_path, look)
+    assert seen == [["trial0000-seed100"], ["trial0000-seed100", "trial0001-seed100"]]
+
+
+def test_more_runs_than_a_comparison_takes_are_refused_beforehand() -> None:
+    with pytest.raises(InputError, match="10,002 runs are not accepted; accepted: at most 10,000"):
+        what(5001)
+
+
+def record(*places: float) -> RunRecord:
+    rows = [row(number, number / 10, virtual_seconds=seconds) for number, seconds in enumerate(places, 1)]
+    return RunRecord(Path("run"), {}, rows)
+
+
+def test_what_a_run_had_reached_is_told_as_runs_are_compared() -> None:
+    run, clock = record(3.0, 10.0, 10.0, 97.0), Measure(at="time", until=100.0)
+    assert steps(run, Measure(at="rounds"), False) == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}
+    assert steps(run, clock, True) == {1: 0.1, **dict.fromkeys(range(2, 20), 0.3), 20: 0.4}
+    assert steps(run, clock, False) == {1: 0.1, **dict.fromkeys(range(2, 20), 0.3)}  # another may come before 100
+    assert steps(record(3.0, 10.0), clock, False) == {1: 0.1}  # another may come at 10
+    assert steps(record(12.0, 26.0), clock, False) == dict.fromkeys((3, 4, 5), 0.1)
+    assert steps(record(), clock, False) == {}
+    for other in (Measure(at="time"), Measure(at="uploads"), Measure(at="bytes", until=100.0)):
+        assert steps(run, other, True) == {}
+
+
+CLOCK = ("limit_seconds=20", "rounds=100000", "evaluate_every=1")
+
+
+def test_trials_are_judged_by_the_clock_where_they_are_compared_by_it(tmp_path: Path) -> None:
+    asked = what(2, (), ("algorithm=fedavg,fedasmu",), CLOCK)
+    trials = made(asked, tmp_path)
+    assert asked.measure == Measure(at="time", until=20.0)
+    found = collect(asked.plan(trials), tmp_path)
+    for trial in (each for each in trials if each.repeats is None):
+        runs = found.of("", trial.variant)
+        assert trial.accuracy == pytest.approx(sum(each.accuracy or 0.0 for each in runs) / len(runs))
+        assert max(trial.steps) == PLACES
+
+
+def test_a_trial_that_falls_behind_by_the_clock_does_not_go_on(tmp_path: Path) -> None:
+    asked = what(WARM + 1, words=("limit_seconds=10000", "rounds=100000"), at="time")
+    before = [Trial(n, {"local.lr": 0.1}, 1.0, "complete", dict.fromkeys(range(1, 21), 1.0)) for n in range(WARM)]
+    earlier(asked, tmp_path, *before)
+    last = made(asked, tmp_path)[-1]
+    assert (last.state, [*last.steps]) == ("pruned", [1])
+
+
+def test_no_trial_is_stopped_early_where_it_is_not_known_at_what_they_are_compared(tmp_path: Path) -> None:
+    asked = what(WARM + 1, at="uploads")
+    earlier(asked, tmp_path, *tried("complete", 1.0, WARM))
+    last = made(asked, tmp_path)[-1]
+    runs = collect(asked.plan([last]), tmp_path).outcomes
+    assert (last.state, last.steps) == ("complete", {})
+    assert last.accuracy == pytest.approx(sum(each.history[-1]["accuracy"] for each in runs) / 2)
+
+
+def test_another_scale_makes_another_search(tmp_path: Path) -> None:
+    made(what(1, seeds=[100], words=("rounds=1",)), tmp_path)
+    with pytest.raises(InputError, match="belongs to another search"):
+        made(what(1, seeds=[100], words=("rounds=1",), at="time"), tmp_path)
+
+
+def test_a_run_of_a_pruned_trial_that_ended_meanwhile_is_not_ranked(tmp_path: Path) -> None:
+    last = last_by_hand(tmp_path, tried("complete", 0.9, WARM), False)
+    found = collect(what(WARM + 1).plan([last]), tmp_path)
+    assert ({each.state for each in found.outcomes}, ranking(found)) == ({"pruned"}, [])
+
+
 def test_without_optuna_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"needs the package optuna; install it with pip install 'fedkeel\[optuna\]'"):
@@ -265,21 +487,36 @@ def test_bounds_have_an_order(word: str) -> None:
         Bounds.read(word)
 
 
-def test_numbers_are_whole_or_logarithmic_as_their_bounds_say() -> None:
-    kinds = {
-        "x=1..5": ("IntDistribution", False),
-        "x=1..50": ("IntDistribution", True),
-        "x=0.5..1": ("FloatDistribution", False),
-        "x=0.0..9.0": ("FloatDistribution", False),
-        "x=0.1..1": ("FloatDistribution", True),
-    }
-    for word, (kind, logarithmic) in kinds.items():
-        found = Bounds.read(word)[1].distribution()
-        assert (type(found).__name__, found.log) == (kind, logarithmic), word
+@pytest.mark.parametrize(
+    ("word", "kind", "logarithmic"),
+    [
+        ("local.epochs=1..5", "IntDistribution", False),
+        ("local.epochs=1..50", "IntDistribution", True),
+        ("dataset.train_limit=10000..50000", "IntDistribution", False),
+        ("local.weight_decay=0..1", "FloatDistribution", False),
+        ("local.lr=1..50", "FloatDistribution", True),
+        ("local.momentum=0.5..0.9", "FloatDistribution", False),
+        ("local.lr=0.1..1", "FloatDistribution", True),
+    ],
+)
+def test_numbers_are_whole_where_a_setting_takes_no_others(word: str, kind: str, logarithmic: bool) -> None:
+    key, _ = Bounds.read(word)
+    found = distribution(what(1, (word,)).space[key])
+    assert (type(found).__name__, found.log) == (kind, logarithmic)
 
 
 def test_trials_are_compared_at_equal_time_if_one_is_asynchronous() -> None:
     asked = what(2, (), ("algorithm=fedavg,fedbuff",))
     trials = [Trial(n, {"algorithm": name}, 0.5, "complete") for n, name in enumerate(("fedavg", "fedbuff"))]
     assert asked.plan(trials).measure.at == "time"
-    assert asked.plan(trials[:1]).measure.at == "rounds"
+    assert asked.plan(trials[:1]).measure.at == "time"  # the same from the first trial on
+    assert what(2, (), ("algorithm=fedavg,fedprox",)).measure.at == "rounds"
+    clocked = what(2, (), ("algorithm=fedavg,fedbuff",), ("limit_seconds=30",))
+    assert (
+        clocked.measure
+        == sweep_plan(
+            StudyFile(), on_top("limit_seconds=30"), ["algorithm=fedavg,fedbuff"], [100, 101], None, ""
+        ).measure
+    )
+    assert (clocked.measure.until, what(1, words=("limit_seconds=30",), at="time").measure.until) == (30.0, 30.0)
+    assert [each.prunes for each in (what(1), clocked, asked, what(1, at="bytes"))] == [True, True, False, False]

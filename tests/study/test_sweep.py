@@ -66,8 +66,9 @@ def test_a_file_with_variants_is_refused() -> None:
 
 
 def test_settings_are_ranked_by_their_mean_and_failed_ones_left_out(tmp_path: Path) -> None:
-    scores = {"a": [0.2, 0.3], "b": [0.9, 0.1], "c": [0.3, 0.4]}
+    scores = {"a": [0.2, 0.3], "b": [0.9, 0.1], "c": [0.3, 0.4], "lucky": [0.99]}
     made = by_hand([("", name, seed) for name in (*scores, "wild") for seed in (0, 1)], Measure())
-    fill(made, tmp_path, {(name, seed): [row(1, found[seed])] for name, found in scores.items() for seed in (0, 1)})
+    fill(made, tmp_path, {(name, n): [row(1, each)] for name, found in scores.items() for n, each in enumerate(found)})
+    Store(tmp_path).fail("lucky-1", "DivergenceError", "it diverged")
     Store(tmp_path).fail("wild-0", "DivergenceError", "it diverged")
     assert [line.variant for line in ranking(collect(made, tmp_path))] == ["b", "c", "a"]

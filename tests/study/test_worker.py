@@ -96,6 +96,17 @@ def test_a_run_that_is_complete_is_not_run_again_and_a_damaged_one_is_told(
     assert "not valid YAML" in found.error
 
 
+def test_a_folder_that_cannot_be_used_is_a_mishap(started: tuple[Connection, BaseProcess], tmp_path: Path) -> None:
+    connection, _ = started
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "letter.txt").touch()
+    connection.send(task(tmp_path / "a"))
+    found = answer(connection)
+    assert isinstance(found, Ended)
+    assert (found.state, found.kind) == ("failed", "MishapError")
+    assert "is not empty" in found.error
+
+
 def test_executors_are_settled_or_a_sentence_says_why_not(started: tuple[Connection, BaseProcess]) -> None:
     connection, _ = started
     connection.send(SettleTask("k", Experiment.build({}, OPEN)))
@@ -106,7 +117,7 @@ def test_executors_are_settled_or_a_sentence_says_why_not(started: tuple[Connect
     connection.send(SettleTask("k", Experiment.build({}, [*OPEN, "partition={kind: shards, shards_per_client: 50}"])))
     refused = answer(connection)
     assert isinstance(refused, Refused)
-    assert (refused.key, refused.exit_code) == ("k", 2)
+    assert (refused.key, refused.kind, refused.exit_code) == ("k", "InputError", 2)
     assert refused.error.startswith("partition")
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 from fedkeel.cli.console import console
 from fedkeel.cli.display import tell
 from fedkeel.study.engine import Begun, Watcher
-from fedkeel.study.space import Trial
+from fedkeel.study.space import Search, Trial
 from fedkeel.study.tasks import Ended, Moved
 
 
@@ -43,22 +43,24 @@ def trying(trials: int) -> Iterator[Callable[[Trial], None]]:
         task = bar.add_task("", total=trials)
 
         def tell(trial: Trial) -> None:
-            how = "" if trial.state == "complete" else f" ({trial.state})"
-            told = f"trial {trial.number + 1}/{trials}  {trial.variant}  accuracy {trial.accuracy:.2%}{how}"
+            told = f"trial {trial.number + 1}/{trials}  {trial.variant}  {_outcome(trial)}"
             bar.console.print(told, soft_wrap=True, markup=False)
             bar.update(task, completed=trial.number + 1)
 
         yield tell
 
 
-def announce_search(begun: Begun, trials: int) -> None:
+def _outcome(trial: Trial) -> str:
+    notes = ["pruned"] * (trial.state == "pruned") + ["tried before"] * (trial.repeats is not None)
+    how = f" ({', '.join(notes)})" if notes else ""
+    return f"failed{how}: {trial.why}" if trial.state == "failed" else f"accuracy {trial.accuracy:.2%}{how}"
+
+
+def announce_search(begun: Begun, what: Search) -> None:
     """What a search would take at most, by its first trial."""
-    seconds = "" if begun.seconds is None else f", about {spell(trials * begun.seconds)} at most"
-    console.print(
-        f"{trials} trials of {begun.total} runs, {begun.jobs} at a time{seconds}; "
-        "trials that fall behind are stopped early",
-        soft_wrap=True,
-    )
+    seconds = "" if begun.seconds is None else f", about {spell(what.trials * begun.seconds)} at most"
+    early = "; trials that fall behind are stopped early" if what.prunes else ""
+    console.print(f"{what.trials} trials of {begun.total} runs, {begun.jobs} at a time{seconds}{early}", soft_wrap=True)
 
 
 def silent(_: Begun | Moved | Ended) -> None:

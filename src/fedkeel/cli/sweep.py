@@ -77,11 +77,10 @@ def sweep(
 
 
 def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
-    """Search, tell of every trial, and leave a report of all of them."""
+    """Search, tell of every trial, and end like a sweep: with a table and a report of all of them."""
     with importing():
         from fedkeel.cli import display, studying
-        from fedkeel.cli.console import console
-        from fedkeel.cli.outcome import write_all
+        from fedkeel.cli.outcome import conclude
         from fedkeel.runner.stopping import Stop
         from fedkeel.study.engine import execute
         from fedkeel.study.results import collect
@@ -92,21 +91,20 @@ def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
         with stop.on_signals(display.tell):
             if dry:
                 begun = execute(what.cases(what.first), place, jobs=jobs, stop=stop, dry=True)
-                studying.announce_search(begun, what.trials)
+                studying.announce_search(begun, what)
                 return
             with studying.trying(what.trials) as tell:
                 trials = search(what, place, jobs=jobs, watch=studying.silent, tell=tell, stop=stop)
-    except StoppedError:
-        interrupted(stop.code)
+            if any(map(what.possible, trials)):
+                found = collect(what.plan(trials), place)
+                conclude(found, place)
+    except StoppedError as error:
+        fail(str(error), stop.code)
     except KeyboardInterrupt:
         interrupted(stop.code)
-    write_all(collect(what.plan(trials), place), place)
-    top = max((each for each in trials if each.state == "complete"), key=lambda each: each.accuracy, default=None)
-    if top is None:
+    if not any(each.state == "complete" for each in trials):
         fail("no trial came to its end", 1)
-    console.print(f"highest mean: {top.variant}, accuracy {top.accuracy:.2%}", soft_wrap=True, markup=False)
-    console.print(f"use it: --set {shlex.join(top.words)}", soft_wrap=True, markup=False)
-    console.print(f"report  {place / 'report.html'}", soft_wrap=True, markup=False)
+    _tell_best(found, {trial.variant: trial.words for trial in trials})
 
 
 def _tell_best(results: Results, settings: Mapping[str, Sequence[str]]) -> None:

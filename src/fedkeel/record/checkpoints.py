@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedkeel
-from fedkeel.errors import FedkeelError, shown
+from fedkeel.errors import FedkeelError, MishapError, shown
 from fedkeel.record import schema
 from fedkeel.record.codec import DecodeError, Tensors, decode, encode
 from fedkeel.record.durable import sync_folder, synced, write_tensors
@@ -47,7 +47,7 @@ class Loaded:
     """What a user should know of it besides."""
 
 
-class VersionError(FedkeelError):
+class VersionError(MishapError):
     """All checkpoints are from other versions of fedkeel."""
 
     def __init__(self, message: str, earlier: bool) -> None:
@@ -99,7 +99,7 @@ class Checkpoints:
             if not isinstance(error, OSError):
                 raise
             stands = [other.name for other in self._all() if other in before and other not in self._unusable]
-            raise FedkeelError(
+            raise MishapError(
                 f"checkpoint {path} could not be written ({error.strerror or error}); "
                 + (f"the last one is {stands[0]}" if stands else "there is none yet")
             ) from error
@@ -148,7 +148,7 @@ class Checkpoints:
         if formats and len(formats) == len(passed_over):
             raise VersionError(passed_over[0], earlier=not any(error.later for error in formats))
         if passed_over:
-            raise FedkeelError(f"there is no usable checkpoint: {'; '.join(passed_over)}")
+            raise MishapError(f"there is no usable checkpoint: {'; '.join(passed_over)}")
         return None
 
     def clean(self) -> None:
@@ -179,7 +179,7 @@ class Checkpoints:
         try:
             listed = self._listed()
         except OSError as error:
-            raise FedkeelError(f"checkpoints in {self.folder} cannot be read ({error.strerror})") from None
+            raise MishapError(f"checkpoints in {self.folder} cannot be read ({error.strerror})") from None
         found = []
         for path in listed:
             if name := _NAME.fullmatch(path.name):

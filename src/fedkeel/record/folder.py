@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedkeel.config.experiment import contradiction
-from fedkeel.errors import FedkeelError, InputError
+from fedkeel.errors import FedkeelError, InputError, MishapError
 from fedkeel.record import schema
 from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
 from fedkeel.record.durable import PARTIAL, whole
@@ -32,8 +32,12 @@ from fedkeel.record.subject import Subject
 ROWS = tuple(KINDS)
 
 
-class TakenError(InputError):
-    """The folder holds something already."""
+class FolderError(MishapError, InputError):
+    """The folder cannot be used, whatever the experiment is."""
+
+
+class TakenError(FolderError):
+    """It holds something already."""
 
 
 class RunFolder(AbstractContextManager["RunFolder"]):
@@ -72,7 +76,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         except BusyError:
             raise _taken(path) from None
         except OSError as error:
-            raise InputError(f"out: {path} cannot be written ({error.strerror})") from None
+            raise FolderError(f"out: {path} cannot be written ({error.strerror})") from None
         return folder
 
     @classmethod
@@ -103,11 +107,11 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 folder.close()
                 raise
         except BusyError:
-            raise InputError(f"resume: {path} is in use; accepted: a run that no other process works on") from None
+            raise FolderError(f"resume: {path} is in use; accepted: a run that no other process works on") from None
         except VersionError as error:
-            raise InputError(f"resume: {error}; {subject.other_way(path / EXPERIMENT, error.earlier)}") from None
+            raise FolderError(f"resume: {error}; {subject.other_way(path / EXPERIMENT, error.earlier)}") from None
         except OSError as error:
-            raise FedkeelError(f"resume: {path} cannot be written ({error.strerror})") from None
+            raise MishapError(f"resume: {path} cannot be written ({error.strerror})") from None
         return folder, found
 
     def _objection(self, state: Mapping[str, Any]) -> str | None:
@@ -174,7 +178,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             try:
                 return self.checkpoints.save(round, {**state, "rows": positions})
             except FedkeelError as error:
-                raise FedkeelError(f"{error}; {self.way_on}") from error
+                raise type(error)(f"{error}; {self.way_on}") from error
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Refuse a state that cannot be written."""
@@ -223,7 +227,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             yield
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise FedkeelError(f"{self.path} cannot be written ({reason}); {self.advice}") from error
+            raise MishapError(f"{self.path} cannot be written ({reason}); {self.advice}") from error
 
     @property
     def last(self) -> str:
@@ -271,22 +275,22 @@ def check_free(path: Path) -> None:
     """Refuse a folder that holds something, so that no finished run is overwritten; or one that cannot be written."""
     try:
         if path.exists() and not path.is_dir():
-            raise InputError(f"out: {path} is a file; accepted: a new or empty folder")
+            raise FolderError(f"out: {path} is a file; accepted: a new or empty folder")
         if path.is_dir() and any(not _is_left_over(inside) for inside in path.iterdir()):
             raise _taken(path)
         check_space(path, 0)
     except OSError as error:
-        raise InputError(f"out: {path} cannot be a folder ({error.strerror})") from None
+        raise FolderError(f"out: {path} cannot be a folder ({error.strerror})") from None
 
 
 def check_space(path: Path, needed: int) -> None:
     """Refuse a folder that cannot be written, or where so many bytes do not fit."""
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"out: {path} cannot be written (permission denied); accepted: a folder that can")
+        raise FolderError(f"out: {path} cannot be written (permission denied); accepted: a folder that can")
     free = shutil.disk_usage(there).free
     if free < needed:
-        raise InputError(
+        raise FolderError(
             f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {needed / 1e6:.3g} MB for its model and "
             "checkpoints; accepted: a folder on a disk with more room"
         )

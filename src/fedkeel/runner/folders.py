@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import MishapError
 from fedkeel.local.native import library
 from fedkeel.params import Layout
 from fedkeel.record.folder import RunFolder, check_space
@@ -57,7 +57,7 @@ def reopen(simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell:
         try:
             simulation.restore(found.state)
         except KeyError as error:
-            raise FedkeelError(f"checkpoint {found.path} lacks {error}: another version wrote it") from error
+            raise MishapError(f"checkpoint {found.path} lacks {error}: another version wrote it") from error
     except BaseException:
         folder.close()
         raise

@@ -42,3 +42,20 @@ class Stop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class PartStop(Stop):
+    """A wish that a part of something may end; that the whole may end is such a wish, too."""
+
+    def __init__(self, whole: Stop) -> None:
+        self._whole, self._own = whole, False
+        super().__init__()
+
+    @property
+    def asked(self) -> bool:
+        """By somebody, of the part or of the whole."""
+        return self._own or self._whole.asked
+
+    @asked.setter
+    def asked(self, wish: bool) -> None:
+        self._own = wish

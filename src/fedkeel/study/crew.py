@@ -111,7 +111,7 @@ class Crew(AbstractContextManager["Crew"]):
         if isinstance(task, RunTask):
             return Ended(task.name, "failed", DIED, why)
         assert task is not None
-        return Refused(task.key, why, 1)
+        return Refused(task.key, DIED, why)
 
     def _replaced(self, dead: _Worker) -> _Worker:
         dead.connection.close()

@@ -23,6 +23,10 @@ T = TypeVar("T")
 Watcher = Callable[["Begun | Moved | Ended"], None]
 
 
+class SettingsError(InputError):
+    """Settings by which a run cannot begin."""
+
+
 @dataclass(frozen=True)
 class Begun:
     """What is going to be done."""
@@ -64,18 +68,19 @@ def execute(
     ready: Callable[[], None] = lambda: None,
     estimate: bool = True,
     dry: bool = False,
+    held: bool = False,
 ) -> Begun:
     """Run what is not finished yet into `store`; with `dry`, only find out what that would take.
 
     A failed run is recorded. When a stop is asked for, runs end after their round, and `StoppedError` says so. `ready`
     is called when nothing is known to be wrong, before the first run. Without `estimate`, runs that say how they train
-    are not measured beforehand.
+    are not measured beforehand. With `held`, the caller has the folder alone already.
     """
     place, stop = Store(store), stop or Stop()
     tell = watch or (lambda _: None)
     left = _in_order([case for case in cases if not complete(place.folder(case.name)) and not place.final(case.name)])
     size = jobs or max(1, min(cores(), len(left)))
-    with nullcontext() if dry else place.alone(), Crew(size) as crew:
+    with nullcontext() if dry or held else place.alone(), Crew(size) as crew:
         stop.heard = True
         try:
             settled = _settle(crew, left, place, stop, estimate, keep=not dry)
@@ -102,8 +107,8 @@ class _Settled:
 
     estimates: dict[str, Estimate]
     """By the names of the cases."""
-    failed: dict[str, str]
-    """Why, by the names of the cases."""
+    failed: dict[str, Refused]
+    """By the names of the cases."""
 
 
 def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool) -> _Settled:
@@ -112,7 +117,7 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
     Bad input is refused. What fails in another way, such as the user's code, fails these runs alone.
     """
     keys = {case.name: key(case.experiment) for case in cases}
-    found, failed = store.estimates(), dict[str, str]()
+    found, failed = store.estimates(), dict[str, Refused]()
     variants = {keys[case.name]: case for case in reversed(cases)}
     asked = {name: c for name, c in variants.items() if estimate or not c.experiment.executor.completed.settled}
     tasks = [SettleTask(name, case.experiment) for name, case in asked.items() if name not in found]
@@ -123,8 +128,8 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
         assert isinstance(reply, Refused)
         if reply.exit_code == InputError.exit_code:
             case = variants[reply.key]
-            raise InputError(f"{place_of(case.scene, case.variant)}: {reply.error}")
-        failed[reply.key] = reply.error
+            raise SettingsError(f"{place_of(case.scene, case.variant)}: {reply.error}")
+        failed[reply.key] = reply
     if stop.asked:
         raise StoppedError("stopped before the first run")
     if keep and tasks:
@@ -158,16 +163,16 @@ def _fitting(begun: Begun, asked: bool) -> Begun:
 def _run(
     crew: Crew,
     begun: Begun,
-    failed: Mapping[str, str],
+    failed: Mapping[str, Refused],
     store: Store,
     stop: Stop,
     tell: Watcher,
     sinks: tuple[str, ...],
 ) -> None:
     tasks = []
-    for name, error in failed.items():
-        store.fail(name, "SettleError", error)
-        tell(Ended(name, "failed", "SettleError", error))
+    for name, why in failed.items():
+        store.fail(name, why.kind, why.error)
+        tell(Ended(name, "failed", why.kind, why.error))
     for case in begun.cases:
         if case.name in failed:
             continue

@@ -7,119 +7,218 @@ one that was interrupted goes on as if it had not been.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedkeel.errors import FedkeelError, InputError, StoppedError, label
+from fedkeel.errors import InputError, MishapError, StoppedError, label
 from fedkeel.record.folder import begun, complete
 from fedkeel.record.runs import RunRecord
-from fedkeel.runner.stopping import Stop
-from fedkeel.study.engine import Begun, Watcher, execute
-from fedkeel.study.plan import Case
-from fedkeel.study.space import Search, Trial, distribution
+from fedkeel.runner.stopping import PartStop, Stop
+from fedkeel.study.crew import DIED
+from fedkeel.study.engine import Begun, SettingsError, Watcher, execute
+from fedkeel.study.plan import Case, Measure, place_of
+from fedkeel.study.results import scale
+from fedkeel.study.space import SEARCH, TRIALS, Search, Trial, distribution
 from fedkeel.study.store import PRUNED, Store
 from fedkeel.study.tasks import Ended, Moved
 
 _T = TypeVar("_T")
-SEARCH, TRIALS = "search.json", "trials.jsonl"
 WARM = 5
 """Trials before any is stopped early."""
+PLACES = 20
+"""On the virtual clock, at which trials that are compared there are looked at."""
+_MISHAPS = (DIED, MishapError.__name__)
+"""Kinds of failures that say nothing of the settings."""
 
 
 def search(
     what: Search, place: Path, *, jobs: int | None, watch: Watcher, tell: Callable[[Trial], None], stop: Stop
 ) -> list[Trial]:
-    """Try settings until there are as many as asked for; what was tried before is read, not tried again."""
-    import optuna
+    """Try settings until there are as many as asked for; what was tried before is read, not tried again.
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    done = _open(what, place)
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=WARM, n_warmup_steps=0, n_min_trials=2)
-    study = optuna.create_study(direction="maximize", pruner=pruner)
-    space = {key: distribution(each) for key, each in what.space.items()}
-    for trial in done:
-        study.add_trial(_frozen(trial, space))
-    while len(done) < what.trials:
-        number = len(done)
-        study.sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=WARM)
-        asked = study.ask(space)
-        found = _Attempt(what, Trial(number, {**asked.params}, 0.0, ""), asked, Store(place)).make(jobs, watch, stop)
-        _tell_study(study, asked, found)
-        done.append(found)
-        _keep(what, place, done)
-        tell(found)
+    Settings that cannot be run are recorded as failed. When a stop is asked for, `StoppedError` says what is done.
+    """
+    store = Store(place)
+    store.check_writable()
+    with store.alone():
+        done = _open(what, store)
+        stop.heard = True
+        try:
+            _Searcher(what, store, jobs, watch, stop).go_on(done, tell)
+        except StoppedError:
+            raise StoppedError(
+                f"stopped; {len(done)} of {what.trials} trials are done, and the same command goes on from here"
+            ) from None
+        finally:
+            stop.heard = False
     return done
+
+
+@dataclass(frozen=True)
+class _Searcher:
+    """Makes trials one after the other."""
+
+    what: Search
+    store: Store
+    jobs: int | None
+    watch: Watcher
+    stop: Stop
+
+    def go_on(self, done: list[Trial], tell: Callable[[Trial], None]) -> None:
+        """Add trials to those that are done."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=WARM, n_warmup_steps=0, n_min_trials=2)
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        space = {key: distribution(each) for key, each in self.what.space.items()}
+        for trial in done:
+            study.add_trial(_frozen(trial, space))
+        while len(done) < self.what.trials:
+            if self.stop.asked:
+                raise StoppedError("stopped between two trials")
+            number = len(done)
+            study.sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=WARM)
+            asked = study.ask(space)
+            trial = Trial(number, {**asked.params}, 0.0, "")
+            found = _tried_before(trial, done, asked) or self._try(trial, asked, done)
+            _tell_study(study, asked, found)
+            done.append(found)
+            self.store.write_text(TRIALS, "".join(json.dumps(vars(each)) + "\n" for each in done))
+            tell(found)
+
+    def _try(self, trial: Trial, asked: Any, done: Sequence[Trial]) -> Trial:
+        """Run a trial, which is in the plan as soon as its runs begin."""
+        try:
+            cases = self.what.cases(trial)
+        except InputError as error:
+            return _failed(trial, error)
+        self.store.write_plan(self.what.plan([*done, trial]))
+        attempt = _Attempt(self.what.measure, trial, cases, asked, self.store)
+        try:
+            return attempt.make(self.jobs, self.watch, self.stop)
+        except SettingsError as error:
+            self._check_first()
+            found = _failed(trial, error)
+            for case in cases:
+                self.store.fail(case.name, type(error).__name__, found.why)
+            return found
+
+    def _check_first(self) -> None:
+        """Refuse a search of which not even the first values can be run, as where its data are missing."""
+        cases = self.what.cases(self.what.first)
+        execute(cases, self.store.path, jobs=self.jobs, stop=PartStop(self.stop), dry=True)
+
+
+def _tried_before(trial: Trial, done: Sequence[Trial], asked: Any) -> Trial | None:
+    """The result of an earlier trial with the same settings, if there was one."""
+    same = next((each for each in done if each.words == trial.words), None)
+    if same is None:
+        return None
+    for step, accuracy in same.steps.items():
+        asked.report(accuracy, step)
+    return replace(same, number=trial.number, settings=trial.settings, repeats=same.number)
+
+
+def _failed(trial: Trial, error: InputError) -> Trial:
+    """A trial whose settings are refused; that it is these is known."""
+    return replace(trial, state="failed", why=str(error).removeprefix(f"{place_of('', trial.variant)}: "))
 
 
 class _Attempt:
     """The runs of one trial, stopped early if it falls behind."""
 
-    def __init__(self, what: Search, trial: Trial, asked: Any, store: Store) -> None:
-        self._trial, self._asked, self._store = trial, asked, store
-        self._cases = what.cases(trial)
+    def __init__(self, measure: Measure, trial: Trial, cases: Sequence[Case], asked: Any, store: Store) -> None:
+        self._measure, self._trial, self._cases, self._asked, self._store = measure, trial, cases, asked, store
         self._steps: dict[int, float] = {}
         self._behind = False
-        self._stop = Stop()
 
     def make(self, jobs: int | None, watch: Watcher, stop: Stop) -> Trial:
+        part = PartStop(stop)
+
         def take(event: Begun | Moved | Ended) -> None:
             watch(event)
-            if not self._behind and not isinstance(event, Begun):
+            if not isinstance(event, Begun):
                 self._compare()
-            self._stop.asked = self._stop.asked or stop.asked or self._behind
+            part.asked = self._behind
 
-        stop.heard = True
         try:
-            execute(self._cases, self._store.path, jobs=jobs, watch=take, stop=self._stop)
+            execute(self._cases, self._store.path, jobs=jobs, watch=take, stop=part, held=True)
         except StoppedError:
             if not self._behind:
                 raise
-        finally:
-            stop.heard = False
         self._compare()
-        if not self._behind:
-            self._check_final()
-        failed = any(self._store.failure(case.name) for case in self._cases)
-        for case in self._cases if self._behind else ():
-            if not complete(self._store.folder(case.name)) and not self._store.failure(case.name):
-                self._store.fail(case.name, PRUNED, "behind the median of earlier trials")
-        return self._found("pruned" if self._behind else "failed" if failed else "complete")
+        if self._behind:
+            return self._pruned()
+        failures = [why for case in self._cases if (why := self._failure(case))]
+        state = "failed" if failures else "complete"
+        accuracy = 0.0 if failures else self._accuracy()
+        return replace(self._trial, accuracy=accuracy, state=state, steps=self._steps, why="".join(failures[:1]))
 
-    def _check_final(self) -> None:
-        """Refuse to judge settings by a run that failed for another reason than them."""
+    def _pruned(self) -> Trial:
+        """Also of runs that ended or failed meanwhile: how many do depends on the machine."""
         for case in self._cases:
-            why = self._store.failure(case.name)
-            if why and not self._store.final(case.name):
-                raise FedkeelError(f"{case.name} failed: {why}; the same command tries again")
+            self._store.fail(case.name, PRUNED, "behind the median of earlier trials")
+        return replace(self._trial, accuracy=self._steps[max(self._steps)], state="pruned", steps=self._steps)
 
-    def _found(self, state: str) -> Trial:
-        accuracy = 0.0 if state == "failed" or not self._steps else self._steps[max(self._steps)]
-        return Trial(self._trial.number, self._trial.settings, accuracy, state, {**self._steps})
+    def _failure(self, case: Case) -> str | None:
+        """Why a run failed, if it did; settings are not judged by one that failed for another reason than them."""
+        why = self._store.failure(case.name)
+        if why and self._store.kind(case.name) in _MISHAPS:
+            raise MishapError(f"{case.name} failed: {why}; the same command tries again")
+        return why
+
+    def _accuracy(self) -> float:
+        """The mean where trials are compared, or at the end of the runs where that is not known yet."""
+        if self._steps:
+            return self._steps[max(self._steps)]
+        records = [RunRecord.read(self._store.folder(case.name)) for case in self._cases]
+        return sum(record.column("accuracy")[-1] for record in records) / len(records)
 
     def _compare(self) -> None:
-        """Report what all seeds have reached, evaluation by evaluation, until the trial falls behind."""
+        """Report what all seeds have reached, step by step, until the trial falls behind."""
+        if self._behind:
+            return
         curves = [self._curve(case) for case in self._cases]
-        rounds = sorted({*curves[0]}.intersection(*curves[1:]))
-        for round in rounds:
-            if self._behind or round in self._steps:
+        for step in sorted({*curves[0]}.intersection(*curves[1:])):
+            if self._behind or step in self._steps:
                 continue
-            self._steps[round] = sum(curve[round] for curve in curves) / len(curves)
-            self._asked.report(self._steps[round], round)
+            self._steps[step] = sum(curve[step] for curve in curves) / len(curves)
+            self._asked.report(self._steps[step], step)
             self._behind = self._asked.should_prune()
 
     def _curve(self, case: Case) -> dict[int, float]:
         folder = self._store.folder(case.name)
-        if not begun(folder):
-            return {}
-        record = RunRecord.begun(folder)
-        return dict(zip((int(row["round"]) for row in record.history), record.column("accuracy"), strict=True))
+        ended = complete(folder)  # looked at first: then the history is whole
+        return steps(RunRecord.begun(folder), self._measure, ended) if begun(folder) else {}
 
 
-def _open(what: Search, place: Path) -> list[Trial]:
+def steps(record: RunRecord, measure: Measure, ended: bool) -> dict[int, float]:
+    """A run's accuracy by round, or by the places of the virtual clock that it has passed, as runs are compared.
+
+    Nothing where it is known only at the end of all trials at what they are compared.
+    """
+    with record.told_if_damaged("history.jsonl"):
+        accuracies = record.column("accuracy")
+        if measure.at == "rounds":
+            return dict(zip((int(row["round"]) for row in record.history), accuracies, strict=True))
+        if measure.at == "time" and measure.until is not None:
+            return _at_places([scale(row, "time") for row in record.history], accuracies, measure.until, ended)
+    return {}
+
+
+def _at_places(times: Sequence[float], accuracies: Sequence[float], until: float, ended: bool) -> dict[int, float]:
+    """The last evaluation up to each place; of a run that goes on, where a later one shows that it was the last."""
+    counts = {place: bisect_right(times, until * place / PLACES * (1 + 1e-12)) for place in range(1, PLACES + 1)}
+    return {place: accuracies[count - 1] for place, count in counts.items() if count and (ended or count < len(times))}
+
+
+def _open(what: Search, store: Store) -> list[Trial]:
     """The trials that were made before; a folder that belongs to something else is refused."""
-    store, told = Store(place), json.loads(json.dumps(what.told()))
-    store.check_writable()
+    place, told = store.path, json.loads(json.dumps(what.told()))
     if (place / SEARCH).exists():
         before = _parsed(place / SEARCH, lambda text: dict(json.loads(text)))
         part = next((name for name in told if before.get(name) != told[name]), None)
@@ -146,12 +245,6 @@ def _parsed(path: Path, parse: Callable[[str], _T]) -> _T:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise InputError(f"out: {label(str(path))} is damaged; accepted: another folder") from None
-
-
-def _keep(what: Search, place: Path, trials: Sequence[Trial]) -> None:
-    store = Store(place)
-    store.write_text(TRIALS, "".join(json.dumps(vars(trial)) + "\n" for trial in trials))
-    store.write_plan(what.plan(trials))
 
 
 def _frozen(trial: Trial, space: Mapping[str, Any]) -> Any:

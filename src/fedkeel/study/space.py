@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -11,19 +11,22 @@ from fedkeel.config import yamltext
 from fedkeel.config.experiment import Experiment
 from fedkeel.config.spelling import flow
 from fedkeel.errors import InputError, shown
-from fedkeel.study.files import StudyFile, check_seeds, values
-from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at
+from fedkeel.study.files import StudyFile, check_seeds, comparison, values
+from fedkeel.study.plan import At, Case, Comparison, Measure, check_count, cross
 
+SEARCH, TRIALS = "search.json", "trials.jsonl"
 LOGARITHMIC = 10
 """Bounds that differ by such a factor or more are searched on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Numbers between two; whole ones, if both bounds are."""
+    """Numbers between two."""
 
     low: float
     high: float
+    whole: bool = False
+    """Whether the setting takes whole numbers only."""
 
     @classmethod
     def read(cls, word: str) -> tuple[str, Bounds]:
@@ -48,8 +51,8 @@ class Bounds:
         """As Optuna says it."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return IntDistribution(self.low, self.high, log=self.logarithmic)
+        if self.whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.logarithmic)
         return FloatDistribution(self.low, self.high, log=self.logarithmic)
 
 
@@ -60,11 +63,15 @@ class Trial:
     number: int
     settings: dict[str, Any]
     accuracy: float
-    """Mean over seeds at the end, or where it was stopped; 0 if a run failed."""
+    """Mean over seeds where trials are compared, or where it was stopped; 0 if a run failed."""
     state: str
     """`complete`, `pruned` or `failed`."""
     steps: dict[int, float] = field(default_factory=dict)
-    """The mean accuracy by round."""
+    """The mean accuracy by round, or by place on the virtual clock."""
+    why: str = ""
+    """What was wrong, if it failed."""
+    repeats: int | None = None
+    """The number of an earlier trial with the same settings, whose result this is."""
 
     @property
     def words(self) -> list[str]:
@@ -86,8 +93,8 @@ class Search:
     space: Mapping[str, list[Any] | Bounds]
     seeds: Sequence[int]
     trials: int
-    at: At | None = None
-    """What trials have used up when they are compared in the report."""
+    measure: Measure = field(default_factory=Measure)
+    """How trials are compared: the same, whichever were tried so far."""
     command: str = ""
 
     @classmethod
@@ -114,21 +121,44 @@ class Search:
             raise InputError("search: there is nothing to search; accepted: --range KEY=LOW..HIGH or --grid KEY=V,V")
         if len(space) < len(pairs):
             raise InputError("search: a setting is given twice; accepted: each once")
-        found = cls(given, overrides, space, seeds, trials, at, command)
-        found.check()
-        return found
+        check_count(trials * len(seeds))
+        return cls(given, overrides, space, seeds, trials, command=command)._fitted()._measured(at)
 
     @property
     def first(self) -> Trial:
         """The first values of all settings, as an example."""
         return Trial(0, {key: _ends(each)[0] for key, each in self.space.items()}, 0.0, "")
 
-    def check(self) -> None:
-        """Refuse values that cannot be before the first run: each beside the first ones of the other settings."""
-        first = self.first.settings
-        for key, each in self.space.items():
-            for value in _ends(each):
-                self.cases(Trial(0, {**first, key: value}, 0.0, ""))
+    def _fitted(self) -> Search:
+        """With whole numbers only between whole bounds where a setting takes no others."""
+        space = {key: self._fit(key, each) if isinstance(each, Bounds) else each for key, each in self.space.items()}
+        return replace(self, space=space)
+
+    def _fit(self, key: str, bounds: Bounds) -> Bounds:
+        if not (isinstance(bounds.low, int) and isinstance(bounds.high, int)):
+            return bounds
+        settings = [*self.overrides, *self.first.words, f"{key}={flow(bounds.low + 0.5)}"]
+        try:
+            cross(self.base, {"": []}, {"": settings}, self.seeds[:1])
+        except InputError:
+            return replace(bounds, whole=True)
+        return bounds
+
+    def _measured(self, at: At | None) -> Search:
+        """Compared like a sweep over all values, each beside the first ones of the others; wrong ones are refused."""
+        tried = [self._beside_first(key, value) for key, each in self.space.items() for value in _ends(each)]
+        variants = {trial.variant: trial.words for trial in tried}
+        wide = self.given.model_copy(update={"variants": variants, "reference": None})
+        plan = comparison(wide, self.overrides, seeds=self.seeds, at=at)
+        return replace(self, measure=replace(plan.measure, reference=None))
+
+    def _beside_first(self, key: str, value: Any) -> Trial:
+        return Trial(0, {**self.first.settings, key: value}, 0.0, "")
+
+    @property
+    def prunes(self) -> bool:
+        """Whether trials may be stopped early: only if it is known beforehand at what they are compared."""
+        return self.measure.at == "rounds" or (self.measure.at == "time" and self.measure.until is not None)
 
     @property
     def base(self) -> Mapping[str, Any]:
@@ -144,18 +174,25 @@ class Search:
             for each in made
         )
 
+    def possible(self, trial: Trial) -> tuple[Case, ...]:
+        """The same; none where the settings contradict each other."""
+        try:
+            return self.cases(trial)
+        except InputError:
+            return ()
+
     def plan(self, trials: Sequence[Trial]) -> Comparison:
-        """All trials as variants of a comparison; settings that came twice are told once."""
-        cases = {(case.variant, case.seed): case for trial in trials for case in self.cases(trial)}
-        measure = Measure(at=self.at or self.given.at or default_at(case.experiment for case in cases.values()))
+        """All trials that could be run as variants of a comparison; settings that came twice are those of the first."""
+        first = {trial.variant: trial for trial in reversed(trials)}
+        cases = [case for trial in trials if first[trial.variant] is trial for case in self.possible(trial)]
         title = self.given.about or f"Search over {' and '.join(self.space)}"
-        return Comparison(title, tuple(cases.values()), measure, self.command)
+        return Comparison(title, tuple(cases), self.measure, self.command)
 
     def told(self) -> dict[str, Any]:
         """What makes it this search and no other."""
         space = {key: vars(each) if isinstance(each, Bounds) else each for key, each in self.space.items()}
         experiment = Experiment.build(self.base, self.overrides).model_dump(mode="json", exclude={"executor"})
-        return {"space": space, "seeds": [*self.seeds], "experiment": experiment}
+        return {"space": space, "seeds": [*self.seeds], "experiment": experiment, "at": self.measure.at}
 
 
 def check_installed() -> None:

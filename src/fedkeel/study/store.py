@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkeel.config.experiment import contradiction
-from fedkeel.errors import FedkeelError, InputError, label
+from fedkeel.errors import InputError, MishapError, label
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.folder import check_space, complete
@@ -53,21 +53,24 @@ class Store:
             os.close(folder)
 
     def failure(self, name: str) -> str | None:
-        """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then."""
-        if complete(self.folder(name)):
+        """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then.
+
+        A run that a search stopped is none that finished, even if the stop came too late for it.
+        """
+        if complete(self.folder(name)) and not self.pruned(name):
             return None
         told = _json(self.path / FAILED / f"{name}.json")
         return str(told["error"]) if isinstance(told, dict) and "error" in told else None
 
     def final(self, name: str) -> bool:
         """Whether a failure would come again: training that diverges does so every time."""
-        return self._kind(name) == "DivergenceError"
+        return self.kind(name) == "DivergenceError"
 
     def pruned(self, name: str) -> bool:
         """Whether a search stopped a run early."""
-        return self._kind(name) == PRUNED
+        return self.kind(name) == PRUNED
 
-    def _kind(self, name: str) -> str:
+    def kind(self, name: str) -> str:
         """The class of the error by which a run failed, if it did."""
         told = _json(self.path / FAILED / f"{name}.json")
         return str(told.get("kind")) if isinstance(told, dict) else ""
@@ -189,6 +192,6 @@ def _write_text(path: Path, text: str) -> None:
         with whole(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise FedkeelError(
+        raise MishapError(
             f"{path} cannot be written ({error.strerror}); finished runs are safe, and the same command goes on"
         ) from error

@@ -39,6 +39,6 @@ def sweep_plan(
 
 
 def ranking(results: Results) -> list[Line]:
-    """The settings of a scene with a result, the highest mean accuracy first."""
-    found = [line for line in lines(results) if line.accuracy is not None]
+    """The settings that came to an end with all seeds, the highest mean accuracy first."""
+    found = [line for line in lines(results) if line.accuracy is not None and not line.failed]
     return sorted(found, key=lambda line: -(line.accuracy.mean if line.accuracy else 0.0))

@@ -83,8 +83,10 @@ class Refused:
     """A run cannot be done like this."""
 
     key: str
+    kind: str
+    """The error's class."""
     error: str
-    exit_code: int
+    exit_code: int = 1
 
 
 Reply = Moved | Ended | Settled | Refused

@@ -13,7 +13,7 @@ from time import monotonic
 from fedkeel import api, sinks
 from fedkeel.config import usercode
 from fedkeel.config.experiment import Experiment
-from fedkeel.errors import FedkeelError, StoppedError
+from fedkeel.errors import FedkeelError, MishapError, StoppedError
 from fedkeel.record.folder import begun, complete
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.runner.sinks import Sink, Start
@@ -57,9 +57,9 @@ def _settle(task: SettleTask) -> Reply:
     try:
         return Settled(task.key, estimate(task.experiment))
     except FedkeelError as error:
-        return Refused(task.key, str(error), error.exit_code)
+        return Refused(task.key, _kind(error), str(error), error.exit_code)
     except Exception as error:
-        return Refused(task.key, _told(error), 1)
+        return Refused(task.key, _kind(error), _told(error))
 
 
 def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
@@ -75,9 +75,14 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
     except StoppedError:
         return Ended(task.name, "stopped")
     except FedkeelError as error:
-        return Ended(task.name, "failed", type(error).__name__, str(error).removesuffix(error.advice))
+        return Ended(task.name, "failed", _kind(error), str(error).removesuffix(error.advice))
     except Exception as error:
-        return Ended(task.name, "failed", type(error).__name__, _told(error))
+        return Ended(task.name, "failed", _kind(error), _told(error))
+
+
+def _kind(error: Exception) -> str:
+    """An error's class; all mishaps are alike."""
+    return MishapError.__name__ if isinstance(error, MishapError) else type(error).__name__
 
 
 def _told(error: Exception) -> str:

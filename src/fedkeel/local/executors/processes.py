@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkeel.errors import FedkeelError
+from fedkeel.errors import MishapError
 from fedkeel.local.evaluation import BATCH, Evaluator, score
 from fedkeel.local.executor import Score
 from fedkeel.local.executors import worker
@@ -150,7 +150,7 @@ class Processes:
                 self._workers.append(_Worker(process, ours))
         except OSError as error:
             which = f"worker {len(self._workers) + 1} of {self._count}"
-            raise FedkeelError(f"{which} could not be started ({error}); try fewer (executor.workers)") from error
+            raise MishapError(f"{which} could not be started ({error}); try fewer (executor.workers)") from error
         finally:
             os.close(draw)
 
@@ -195,13 +195,13 @@ class Processes:
                 replies.append(reply)
         return replies
 
-    def _died(self, number: int, what: str) -> FedkeelError:
+    def _died(self, number: int, what: str) -> MishapError:
         process = self._workers[number].process
         process.join(_STOP_SECONDS)
         code = process.exitcode or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         hint = f"; out of memory? {LESS_MEMORY}" if code == -signal.SIGKILL else ""
-        return FedkeelError(f"a worker process {how} while {what}{hint}")
+        return MishapError(f"a worker process {how} while {what}{hint}")
 
 
 _open: WeakSet[Processes] = WeakSet()

@@ -16,9 +16,15 @@ from fedkeel.study.adhoc import gather
 from fedkeel.study.kept import PLAN
 from fedkeel.study.plan import Measure
 from fedkeel.study.results import Listed, Results, results
-from fedkeel.study.store import FAILED, RUNS, is_comparison
+from fedkeel.study.space import SEARCH, TRIALS
+from fedkeel.study.store import EXECUTORS, FAILED, RUNS, is_comparison
 
-EARLY = {f"{name}.jsonl" for name in KINDS} | {f"{name}{PARTIAL}" for name in (EXPERIMENT, PLAN)} | {RUNS, FAILED}
+_STUDY = (EXECUTORS, SEARCH, TRIALS)
+EARLY = (
+    {f"{name}.jsonl" for name in KINDS}
+    | {f"{name}{PARTIAL}" for name in (EXPERIMENT, PLAN, *_STUDY)}
+    | {RUNS, FAILED, *_STUDY}
+)
 """What may be in a folder before the file that makes it one of a run or a comparison."""
 FILES = ("history.jsonl", SUMMARY, EXPERIMENT)
 Mark = tuple[tuple[str, int, int], ...]
