@@ -11,15 +11,19 @@ import pytest
 
 from fedkeel import Experiment
 from fedkeel.cli.compare import numbers
+from fedkeel.cli.outcome import show
 from fedkeel.cli.studying import Pace, spell
 from fedkeel.errors import InputError
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.study.engine import Begun
 from fedkeel.study.files import StudyFile
-from fedkeel.study.plan import Case
+from fedkeel.study.plan import Case, Measure
+from fedkeel.study.results import collect
 from fedkeel.study.space import SEARCH, TRIALS, Search, Trial
 from fedkeel.study.tasks import Ended, Estimate, Moved
 from tests.helpers.commands import QUICK, fedkeel, interrupted
+from tests.helpers.studies import by_hand, fill
+from tests.helpers.studies import row as evaluated
 
 SERIAL = [*QUICK, "executor=serial"]
 
@@ -168,6 +172,27 @@ def test_a_run_that_diverges_is_a_result_of_the_comparison(tmp_path: Path) -> No
     again = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
     assert "all 2 runs are done already" in again.stdout
     assert "1 of 1 runs failed: training diverged" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_comparison_of_which_every_run_diverges_has_a_table_and_a_report(tmp_path: Path) -> None:
+    done = compare("--algorithms", "fedavg,fedprox", "--seeds", "0", "local.lr=1.0e+38", "--out", "here", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "report  here/report.html" in done.stdout
+    assert [each["failed"] for each in rows(tmp_path / "here" / "table.csv")] == ["1", "1"]
+    again = fedkeel("report", "here", cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "here/report.html\n")
+
+
+def test_a_table_that_leaves_the_command_is_never_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {f"a variant with a long name, number {n}": [0.5, 0.6 + n / 10] for n in range(2)}
+    measure = Measure(target=0.5, reference=next(iter(scores)))
+    plan = by_hand([("", name, seed) for name in scores for seed in (0, 1)], measure)
+    runs = {(name, seed): [evaluated(1, each[seed])] for name, each in scores.items() for seed in (0, 1)}
+    fill(plan, tmp_path, runs)
+    show(collect(plan, tmp_path))
+    printed = capsys.readouterr().out.splitlines()
+    assert sum("a variant with a long name" in line and " ± " in line for line in printed) == 2, printed
 
 
 @pytest.mark.slow

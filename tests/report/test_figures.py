@@ -189,9 +189,11 @@ def test_files_are_written_in_each_format_with_names_as_they_are(tmp_path: Path)
             assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_to_draw_and_unknown_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="figures: no run has an evaluation yet"):
-        figures(Results("t", Measure(), (Outcome("n", "", "v", 0, Path("x")),), {}), tmp_path)
+def test_without_an_evaluation_there_are_no_figures(tmp_path: Path) -> None:
+    assert figures(Results("t", Measure(), (Outcome("n", "", "v", 0, Path("x")),), {}), tmp_path) == []
+
+
+def test_unknown_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"formats: 'gif' is unknown; accepted: pdf, png, svg"):
         figures(results([""]), tmp_path, ["gif"])
 

@@ -122,6 +122,16 @@ def test_comparisons_and_runs_are_put_together(tmp_path: Path) -> None:
     assert [line.accuracy and line.accuracy.mean for line in lines(apart)] == pytest.approx([0.15, 0.9])
 
 
+def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:
+    data = [
+        {"dataset": {"name": name, "train_limit": n}, "clients": n} for n, name in enumerate(("mnist", "mine:load"))
+    ]
+    found = gather(written(tmp_path, *data, {**data[0], "algorithm": {"name": "fedprox"}}))
+    assert [(each.scene, each.variant) for each in found.outcomes] == [
+        ("mnist", "fedavg"), ("mnist", "fedprox"), ("mine:load", "fedavg"),
+    ]  # fmt: skip
+
+
 def test_runs_have_a_reference(tmp_path: Path) -> None:
     prox = {"algorithm": {"name": "fedprox"}}
     paths = written(tmp_path, prox, {**prox, "seed": 1}, {}, {"seed": 1})
@@ -162,6 +172,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         ),
         ([run, tmp_path / "planned"], "comparison.json is missing or damaged"),
         ([tmp_path / "planned"], "comparison.json is missing or damaged"),
+        ([tmp_path / "a"], f"a holds neither a run nor .*; inside it are some: {tmp_path}/a/\\*"),
     ):
         with pytest.raises(InputError, match=sentence):
             gather(paths)

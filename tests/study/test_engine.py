@@ -119,6 +119,15 @@ def test_a_run_that_diverges_is_told_and_not_repeated_while_others_go_on(tmp_pat
     assert outcome.failure.startswith("training diverged")
 
 
+def test_what_is_wrong_with_all_variants_is_told_of_none_alone(tmp_path: Path) -> None:
+    missing = "dataset=there_is_no_such_module:load"
+    with pytest.raises(InputError, match=r"^dataset\.name: "):
+        execute(variants({"a": [], "b": ["algorithm=fedprox"]}, words=[missing]).cases, tmp_path / "a", jobs=2)
+    with pytest.raises(InputError, match=r"^b: dataset\.name: "):
+        execute(variants({"a": [], "b": [missing], "c": [missing]}).cases, tmp_path / "b", jobs=2)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_run_whose_worker_is_killed_fails_and_is_repeated_next_time(tmp_path: Path) -> None:
     plan = variants({"victim": LONGER, "other": []}, seeds=[0, 1])
     victim = Store(tmp_path).folder("victim-seed0")

@@ -182,22 +182,24 @@ def test_what_some_seeds_reached_is_told_with_how_many(tmp_path: Path) -> None:
     assert rows[0][header.index("rounds to 50.5%")] == "2 (1 of 2)"
 
 
-def test_failed_runs_are_a_column_of_their_own(tmp_path: Path) -> None:
+def test_runs_that_are_not_finished_have_a_column(tmp_path: Path) -> None:
     plan = by_hand([("", "a", 0), ("", "a", 1), ("", "b", 0)])
     fill(plan, tmp_path, {("a", 0): [row(1, 0.5)]})
     Store(tmp_path).fail("a-1", "DivergenceError", "it diverged")
     found = collect(plan, tmp_path)
     header, rows = cells(found.measure, lines(found), str, "")
-    assert header == ["", "accuracy, %", "failed"]
-    assert rows == [["a", "50.00", "1 of 2"], ["b", "", ""]]
+    assert header == ["", "accuracy, %", "runs"]
+    assert rows == [["a", "50.00", "1 of 2, 1 failed"], ["b", "", "0 of 1, 1 to come"]]
 
 
 def test_a_comparison_without_a_finished_run_is_a_table_too(tmp_path: Path) -> None:
     plan = by_hand([("", "a", 0), ("", "b", 0)])
     Store(tmp_path).keep(plan)
     found = collect(plan, tmp_path)
-    assert markdown(found).splitlines()[:4] == ["|  |", "|---|", "| a |", "| b |"]
-    assert r"\begin{tabular}{l}" in latex(found)
+    assert markdown(found).splitlines()[:4] == [
+        "|  | runs |", "|---|--:|", "| a | 0 of 1, 1 to come |", "| b | 0 of 1, 1 to come |"
+    ]  # fmt: skip
+    assert r"\begin{tabular}{lr}" in latex(found)
     assert len(list(csv.DictReader(io.StringIO(told(found, "table", "csv"))))) == 2
     assert told(found, "history", "csv").strip() == ""
 
@@ -205,10 +207,12 @@ def test_a_comparison_without_a_finished_run_is_a_table_too(tmp_path: Path) -> N
 def test_a_caption_says_where_runs_are_compared(tmp_path: Path) -> None:
     assert caption(gathered(tmp_path)) == (
         "Test accuracy at 2 rounds, seeds 0, 1. ± and ranges: 95 % intervals over seeds, not corrected for the number "
-        "of comparisons. Best: clear of all others, corrected for their number. A dot: level with the highest mean."
+        "of comparisons. Best: clear of all others, corrected for their number. A dot: may be best, as its "
+        "difference to the highest mean may be noise."
     )
     plan = by_hand([("", "a", 4)], Measure("time", last=3))
     fill(plan, tmp_path / "one", {("a", 4): [row(1, 0.5)]})
     assert caption(collect(plan, tmp_path / "one")) == (
-        "Test accuracy at 10 virtual seconds (mean of the last 3 evaluations), seed 4. Differences may be noise."
+        "Test accuracy at 10 virtual seconds (mean of the last 3 evaluations, or of all where there are fewer), "
+        "seed 4. Differences may be noise."
     )

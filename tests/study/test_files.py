@@ -126,6 +126,13 @@ def test_what_a_section_leaves_open_may_be_set() -> None:
     assert [each.momentum for each in told] == [0, 0.9, 0, 0.9]
 
 
+@pytest.mark.parametrize("key", ["varients", "scene", "Variants"])
+def test_a_misspelt_key_of_a_comparison_is_told(key: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({key: {"a": []}}))
+    with pytest.raises(InputError, match=rf"'{key}' is not a setting \(did you mean (variants|scenes)"):
+        StudyFile.read(tmp_path / "study.yaml")
+
+
 def test_a_section_of_a_variant_replaces_settings_of_a_scene() -> None:
     given = StudyFile(scenes={"s": ["local.lr=0.3", "local.batch_size=9"]}, variants={"v": ["local={lr: 0.05}"]})
     (case,) = comparison(given, seeds=[0]).cases

@@ -121,8 +121,8 @@ def test_runs_are_compared_where_the_shortest_ends(tmp_path: Path) -> None:
     assert found.limits == {"": 3.0}
     assert (of(found, "a").accuracy, of(found, "b").accuracy) == (0.3, 0.15)
     assert found.notes == (
-        "compared at 3 rounds, where a (seed 0) ended; what came later does not count: b went on to 5 (to compare "
-        "elsewhere, set as many rounds for all)",
+        "compared at 3 rounds, where a (seed 0) ended; what came later does not count: b went on to 5 rounds (to "
+        "compare elsewhere, set as many rounds for all)",
     )
 
 
@@ -137,7 +137,8 @@ def test_a_run_that_ended_before_the_place_asked_for_is_told(tmp_path: Path) -> 
     runs = {("a", 0): [row(n, 0.1) for n in range(1, 9)], ("b", 3): [row(1, 0.1), row(2, 0.2)]}
     found = gathered(tmp_path, runs, Measure("time", until=60.0))
     assert found.notes == (
-        "compared at 20 virtual seconds, where b (seed 3) ended, not at 60: with more rounds, it would go on till then",
+        "compared at 20 virtual seconds, where b (seed 3) ended, not at 60 virtual seconds: with more rounds, it would "
+        "go on till then",
     )
     (shorter := {**runs}).pop(("b", 3))
     assert gathered(tmp_path / "other", shorter, Measure("time", until=60.0)).notes == ()
@@ -208,6 +209,7 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
             "",
             r"is damaged \(history.jsonl has no row\); accepted: .* \(delete this one to run",
         ),
+        ("summary.json", '{"final_accuracy": 0.7}', r"is damaged \(history.jsonl does not end as summary.json says\)"),
         ("experiment.yaml", None, r"is damaged \(experiment.yaml is missing\)"),
         ("history.jsonl", '{"round": 1}\n', r"history.jsonl is damaged \(KeyError: 'virtual_seconds'"),
         ("history.jsonl", '{"round": 1, "virtual_seconds": "x"}\n', r"history.jsonl is damaged \(ValueError"),

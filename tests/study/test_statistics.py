@@ -245,19 +245,20 @@ def test_the_order_of_seeds_plays_no_part(rows, order):
         ),
         (
             Difference(0.003, -0.009, 0.015, 3, 2, 0),
-            "level with FedAvg: +0.3 points, interval -0.9 to 1.5, better in 2 of 3 seeds",
+            "not clearly different from FedAvg: +0.3 points, interval -0.9 to 1.5, better in 2 of 3 seeds",
         ),
         (
             Difference(-0.003, -0.015, 0.009, 3, 1, 1),
-            "level with FedAvg: -0.3 points, interval -1.5 to 0.9, better in 1 of 3 seeds and equal in 1",
+            "not clearly different from FedAvg: -0.3 points, interval -1.5 to 0.9, better in 1 of 3 seeds and equal "
+            "in 1",
         ),
         (
             Difference(-0.00002, -0.01, 0.01, 3, 1, 0),
-            "level with FedAvg: 0.0 points, interval -1.0 to 1.0, better in 1 of 3 seeds",
+            "not clearly different from FedAvg: 0.0 points, interval -1.0 to 1.0, better in 1 of 3 seeds",
         ),
         (
             Difference(0.0, -0.01, 0.01, 2, 1, 0),
-            "level with FedAvg: 0.0 points, interval -1.0 to 1.0, better in 1 of 2 seeds",
+            "not clearly different from FedAvg: 0.0 points, interval -1.0 to 1.0, better in 1 of 2 seeds",
         ),
         (
             Difference(0.002, 0.0003, 0.0037, 5, 5, 0),

@@ -74,6 +74,17 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) 
         Store(tmp_path / "file").keep(small())
 
 
+def test_a_folder_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(InputError, match="out: /proc/none cannot be written"), Store(Path("/proc/none")).alone():
+        pass
+
+
+def test_an_empty_folder_is_not_left(tmp_path: Path) -> None:
+    with Store(tmp_path / "a").alone():
+        pass
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

@@ -77,7 +77,7 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
     cases = {
         "one is": (best, lambda _: None, ""),
         "alone": ({"plain": [0.5, 0.6]}, lambda _: None, ""),
-        "level": (SCORES, lambda _: None, "2 of them cannot be told apart from the highest mean; more seeds would tel"),
+        "level": (SCORES, lambda _: None, "2 of them may be, as what sets them apart may be noise; more seeds would "),
         "one seed": ({"a": [0.1], "b": [0.9]}, lambda _: None, "with one seed, differences may be noise"),
         "to come": (
             best,
@@ -93,6 +93,20 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
         leaders, told = judged(collect(Store(place).plan(), place), "")
         assert told.startswith(why) if why else not told, name
         assert (leaders.best == "good") == (name == "one is"), name
+
+
+def test_a_run_that_is_judged_too_early_allows_no_verdict(tmp_path: Path) -> None:
+    """Where another one ended after its first evaluation, whose rounds are much shorter."""
+    plan = by_hand([("", name, seed) for name in ("slow", "quick") for seed in range(4)], Measure("time"))
+    fill(
+        plan,
+        tmp_path,
+        {("slow", seed): [row(n, 0.3 + n / 10 + seed / 99) for n in range(1, 5)] for seed in range(4)}
+        | {("quick", seed): [row(1, 0.6 + seed / 50)] for seed in range(4)},
+    )
+    found = collect(plan, tmp_path)
+    assert [line.standing for line in lines(found)] == ["", ""]
+    assert judged(found, "")[1] == "slow is judged by its first 1 evaluation; another run ended too soon after that"
 
 
 def failed(store: Store, name: str) -> None:

@@ -85,6 +85,11 @@ def compare(
             "separate methods: --algorithms fedavg,fedagg)"
         )
     read = StudyFile.read(file)
+    if not (algorithms or vary or only or read.variants or read.scenes):
+        raise InputError(
+            "algorithms: there is nothing to compare; accepted: --algorithms A,B,..., --vary KEY=V,V,..., or a file "
+            "with variants"
+        )
     plan = comparison(
         read,
         settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -15,6 +16,8 @@ from fedkeel.study.results import Results
 from fedkeel.study.table import by_scene, columns, run_columns
 
 REPORT, TABLE, RUNS = "report.html", "table.csv", "runs.csv"
+WIDEST = 1000
+"""Characters of a line."""
 
 
 def conclude(results: Results, place: Path) -> None:
@@ -32,19 +35,29 @@ def write_all(results: Results, place: Path) -> None:
     figures(results, place / "figures")
 
 
+def _print(header: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    """A table whose cells are never broken; the last columns are left out where a terminal is too narrow."""
+    for count in range(len(header), 1, -1):
+        table = Table(box=None, pad_edge=False, title=escape(title) or None, title_justify="left")
+        for name in header[:count]:
+            table.add_column(escape(name), justify="right" if name else "left", no_wrap=True)
+        for variant, *row in rows:
+            table.add_row(escape(variant), *row[: count - 1])
+        width = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        if width <= console.width or not console.is_terminal or count == 2:
+            table.width = width
+            console.print(table, crop=False, soft_wrap=True)
+            return
+
+
 def show(results: Results) -> None:
     """The table of each scene, a sentence for each variant, and how to read them."""
+    for note in results.notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
     for scene, found in by_scene(results).items():
         header, rows = cells(results.measure, found, lambda text: f"[bold]{text}[/] *", "·", brief=True)
-        table = Table(box=None, pad_edge=False, title=escape(scene) or None, title_justify="left")
-        for name in header:
-            table.add_column(escape(name), justify="right" if name else "left", no_wrap=not name)
-        for variant, *row in rows:
-            table.add_row(escape(variant), *row)
-        console.print(table)
+        _print(header, rows, scene)
         for line in found:
             if line.sentence and len(results.variants) > 1:
                 console.print(f"{line.variant}: {line.sentence}", soft_wrap=True, markup=False)
-    for note in results.notes:
-        console.print(note, soft_wrap=True, markup=False)
     console.print(caption(results), soft_wrap=True, markup=False)

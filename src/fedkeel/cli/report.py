@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from fedkeel.cli.collector import importing
 from fedkeel.cli.compare import At, Reference, Target
 from fedkeel.errors import InputError
+
+if TYPE_CHECKING:
+    from fedkeel.study.results import Results
 
 app = typer.Typer()
 
@@ -34,23 +37,28 @@ def report(
         from fedkeel.report.page.html import page
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import write
-        from fedkeel.study.results import LEFT
 
     results = gather(folders, at, target, reference)
-    if not any(run.history for run in results.outcomes):
+    if not any(run.history or run.broken for run in results.outcomes):
         raise InputError(f"{folders[0]}: no evaluation yet; accepted: a run with at least one, or fedkeel watch")
     path = out or _place(folders, at, target)
     write(path, page(results))
     if figures is not None:
         draw(results, figures)
-    left = [run.name for run in results.outcomes if run.state in LEFT]
-    if left:
-        which = left[0] if len(results.outcomes) == 1 else f"{len(left)} of {len(results.outcomes)} runs"
-        are = "are" if len(left) > 1 else "is"
-        typer.echo(f"fedkeel: {which} {are} not finished: the report shows what there is now", err=True)
+    _tell_of_unfinished(results, "the report shows what there is now")
     typer.echo(path)
     if open_:
         typer.launch(str(path))
+
+
+def _tell_of_unfinished(results: Results, so: str) -> None:
+    """That is easily overlooked in what was written."""
+    from fedkeel.study.results import LEFT
+
+    left = [run.name for run in results.outcomes if run.state in LEFT]
+    if left:
+        which = left[0] if len(results.outcomes) == 1 else f"{len(left)} of {len(results.outcomes)} runs"
+        typer.echo(f"fedkeel: {which} {'are' if len(left) > 1 else 'is'} not finished: {so}", err=True)
 
 
 def _place(folders: list[Path], at: str | None, target: float | None) -> Path:
@@ -87,6 +95,7 @@ def export(
         from fedkeel.study.export import told
 
     results = gather(folders, at, target, reference)
+    _tell_of_unfinished(results, "the table counts what is finished")
     if out is None:
         if form == "parquet":
             raise InputError("out: parquet is no text; accepted: --out FILE.parquet, or another format")

@@ -131,7 +131,8 @@ def _rehearse(plans: Sequence[ItemPlan]) -> None:
         table.add_row(made.item.path, f"{len(left)}", f"{len(left_out)}", f"{len(cases([made]))}", time)
     console.print(table)
     if len(plans) == 1:
-        rows = dict.fromkeys(cell.cell.row for cell in plans[0].cells if cell.cell.exists)
+        why = {cell.cell.row: cell.left_out for cell in plans[0].cells if cell.cell.exists}
+        rows = (f"{row} (left out: {reason})" if reason else row for row, reason in why.items())
         console.print(f"rows: {'; '.join(rows)}", soft_wrap=True, markup=False)
     console.print(f"{len(cases(plans)):,} runs in all; those that several items share are run once")
 

@@ -175,7 +175,7 @@ def announce(begun: Begun) -> None:
 def _costs(begun: Begun) -> str:
     time = "the time is not known beforehand" if begun.seconds is None else f"about {spell(begun.seconds)}"
     memory = "" if begun.bytes is None else f", {begun.bytes / 1e9:.1f} GB of memory"
-    return f"{begun.jobs} at a time, {time}{memory}"
+    return f"{min(begun.jobs, len(begun.cases))} at a time, {time}{memory}"
 
 
 def rehearsed(begun: Begun) -> None:

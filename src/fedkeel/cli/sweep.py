@@ -108,7 +108,7 @@ def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
 
 
 def _tell_best(results: Results, settings: Mapping[str, Sequence[str]]) -> None:
-    """The settings with the highest mean, and which ones are level with them."""
+    """The settings with the highest mean, and which others may be best."""
     from fedkeel.cli.console import console
     from fedkeel.study.sweep import ranking
 
@@ -118,7 +118,7 @@ def _tell_best(results: Results, settings: Mapping[str, Sequence[str]]) -> None:
             continue
         top = found[0]
         level = [line.variant for line in found[1:] if line.standing == "level"]
-        sure = f"; level with it: {'; '.join(level)}" if level else ""
+        sure = f"; these may be as good: {'; '.join(level)}" if level else ""
         where = f" in {scene}" if scene else ""
         console.print(f"highest mean{where}: {top.variant}{sure}", soft_wrap=True, markup=False)
         console.print(f"use it: --set {shlex.join(settings[top.variant])}", soft_wrap=True, markup=False)

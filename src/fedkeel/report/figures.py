@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from fedkeel.errors import InputError, unknown
+from fedkeel.errors import unknown
 from fedkeel.report.dots import final_accuracies, to_target
 from fedkeel.report.grid import GREY, STEPS, grid, legend, line_style, pages, same_limits
 from fedkeel.report.palette import style
@@ -31,13 +31,13 @@ def figures(results: Results, folder: Path, formats: Sequence[str] = ("png", "sv
 
     They are: the accuracy over rounds, virtual time, uploads and bytes; the final accuracies; and what it took to
     reach the target, if there is one, in virtual time and on the scale of the measure. Runs that are not
-    finished take part in the curves only.
+    finished take part in the curves only. Where no run has been tested, there are none.
     """
     for each in formats:
         if each not in FORMATS:
             raise unknown("formats", each, FORMATS)
     if not any(run.history for run in results.outcomes):
-        raise InputError("figures: no run has an evaluation yet; accepted: at least one run that has")
+        return []
     written = []
     for name, figure in _drawn(results):
         for each in formats:

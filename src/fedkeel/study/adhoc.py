@@ -45,11 +45,13 @@ def gather(
             raise InputError(f"{label(str(path))}: there is no such folder; accepted: a run folder or a comparison")
     planned = [path for path in paths if is_comparison(path)]
     single = [path for path in paths if path not in planned]
-    empty = [path for path in single if not begun(path)]
-    if empty:
+    empty = next((path for path in single if not begun(path)), None)
+    if empty is not None:
+        inside = any(begun(path) or is_comparison(path) for path in empty.iterdir() if path.is_dir())
+        hint = f"; inside it are some: {label(str(empty))}/*" if inside else ""
         raise InputError(
-            f"{label(str(empty[0]))} holds neither a run nor a comparison; accepted: a folder made by fedkeel run or "
-            "fedkeel compare"
+            f"{label(str(empty))} holds neither a run nor a comparison; accepted: a folder made by fedkeel run or "
+            f"fedkeel compare{hint}"
         )
     groups = [_planned(path) for path in planned]
     if single:
@@ -114,6 +116,28 @@ def _common(measures: Sequence[Measure]) -> Measure:
 
 
 def _of_runs(records: Sequence[RunRecord]) -> _Group:
+    datasets: dict[str, list[RunRecord]] = {}
+    for record in records:
+        datasets.setdefault(_dataset(record), []).append(record)
+    listed = [
+        each for dataset, some in datasets.items() for each in _listed(some, dataset if len(datasets) > 1 else "")
+    ]
+    records = [record for some in datasets.values() for record in some]
+    methods = {each.variant: _method(record) for each, record in zip(listed, records, strict=True)}
+    measure = Measure(
+        at=_default_at([record.experiment for record in records]),
+        target=_target(records),
+        reference=_reference(methods),
+    )
+    title = listed[0].variant if len(listed) == 1 else f"{len(listed)} runs"
+    command = shlex.join(["fedkeel", "report", *(str(record.path) for record in records)])
+    if len(listed) == 1:
+        command = shlex.join(["fedkeel", "run", str(records[0].path / "experiment.yaml")])
+    return _Group("runs", title, listed, measure, command)
+
+
+def _listed(records: Sequence[RunRecord], scene: str) -> list[Listed]:
+    """Runs on the same data set."""
     settings = [dotted(record.experiment, ASIDE) for record in records]
     differ = [key for key in dict.fromkeys(k for each in settings for k in each) if _differs(key, settings)]
     listed = []
@@ -126,18 +150,8 @@ def _of_runs(records: Sequence[RunRecord]) -> _Group:
         while (variant, seed) in taken:  # the same run a second time
             variant = f"{variant} ({record.path.name})"
         taken.add((variant, seed))
-        listed.append(Listed(record.path.name, "", variant, seed, record.path))
-    methods = {each.variant: _method(record) for each, record in zip(listed, records, strict=True)}
-    measure = Measure(
-        at=_default_at([record.experiment for record in records]),
-        target=_target(records),
-        reference=_reference(methods),
-    )
-    title = listed[0].variant if len(listed) == 1 else f"{len(listed)} runs"
-    command = shlex.join(["fedkeel", "report", *(str(record.path) for record in records)])
-    if len(listed) == 1:
-        command = shlex.join(["fedkeel", "run", str(records[0].path / "experiment.yaml")])
-    return _Group("runs", title, listed, measure, command)
+        listed.append(Listed(record.path.name, scene, variant, seed, record.path))
+    return listed
 
 
 def _reference(methods: Mapping[str, str]) -> str | None:
@@ -177,6 +191,11 @@ def _seed(record: RunRecord) -> int:
 def _method(record: RunRecord) -> str:
     with record.told_if_damaged("experiment.yaml"):
         return str(record.experiment["algorithm"]["name"])
+
+
+def _dataset(record: RunRecord) -> str:
+    found = record.experiment.get("dataset")
+    return label(str(found.get("name"))) if isinstance(found, dict) else ""
 
 
 def _target(records: Sequence[RunRecord]) -> float | None:

@@ -118,7 +118,9 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
     """
     keys = {case.name: key(case.experiment) for case in cases}
     found, failed = store.estimates(), dict[str, Refused]()
-    variants = {keys[case.name]: case for case in reversed(cases)}
+    variants = dict[str, Case]()
+    for case in cases:
+        variants.setdefault(keys[case.name], case)
     asked = {name: c for name, c in variants.items() if estimate or not c.experiment.executor.completed.settled}
     tasks = [SettleTask(name, case.experiment) for name, case in asked.items() if name not in found]
     for _, reply in crew.work(tasks, stop):
@@ -126,12 +128,10 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
             found[reply.key] = reply.estimate
             continue
         assert isinstance(reply, Refused)
-        if reply.exit_code == InputError.exit_code:
-            case = variants[reply.key]
-            raise SettingsError(f"{place_of(case.scene, case.variant)}: {reply.error}")
         failed[reply.key] = reply
     if stop.asked:
         raise StoppedError("stopped before the first run")
+    _check_settings({name: failed[name] for name in variants if name in failed}, variants)
     if keep and tasks:
         store.keep_estimates(found)
 
@@ -139,6 +139,17 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
         return {case.name: told[keys[case.name]] for case in cases if keys[case.name] in told}
 
     return _Settled(by_name(found), by_name(failed))
+
+
+def _check_settings(failed: Mapping[str, Refused], variants: Mapping[str, Case]) -> None:
+    """Refuse bad input: what is wrong with all variants is told of all, and else of the first."""
+    wrong = {name: each.error for name, each in failed.items() if each.exit_code == InputError.exit_code}
+    if not wrong:
+        return
+    first, error = next(iter(wrong.items()))
+    if len(wrong) == len(variants) > 1 and len({*wrong.values()}) == 1:
+        raise SettingsError(error)
+    raise SettingsError(f"{place_of(variants[first].scene, variants[first].variant)}: {error}")
 
 
 def _fitting(begun: Begun, asked: bool) -> Begun:

@@ -96,7 +96,7 @@ def _parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def markdown(results: Results) -> str:
-    """A table per scene; the best one is bold, and those level with the highest mean are marked by a dot."""
+    """A table per scene; the best one is bold, and those that may be are marked by a dot."""
     parts = []
     for scene, found in by_scene(results).items():
         header, rows = cells(results.measure, found, lambda text: f"**{text}**", "·")
@@ -104,7 +104,7 @@ def markdown(results: Results) -> str:
         told += ["| " + " | ".join(map(_plain, header)) + " |", "|---|" + "--:|" * (len(header) - 1)]
         told += ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows]
         parts.append("\n".join(told))
-    return "\n\n".join([*parts, caption(results)]) + "\n"
+    return "\n\n".join([*parts, " ".join([caption(results), *map(_sentence, results.notes)])]) + "\n"
 
 
 def latex(results: Results) -> str:
@@ -118,7 +118,8 @@ def latex(results: Results) -> str:
         told += [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
         told += [r"\bottomrule", r"\end{tabular}"]
         parts.append("\n".join(told))
-    return "\n\n".join(parts) + f"\n% {caption(results)}\n"
+    told = [caption(results), *map(_sentence, results.notes)]
+    return "\n\n".join(parts) + "".join(f"\n% {line}" for line in told) + "\n"
 
 
 def _escaped(text: str) -> str:
@@ -127,6 +128,10 @@ def _escaped(text: str) -> str:
     for mark, told in marks.items():
         text = text.replace(mark, told)
     return text
+
+
+def _sentence(note: str) -> str:
+    return f"{note[0].upper()}{note[1:]}."
 
 
 def _plain(text: str) -> str:
@@ -146,7 +151,7 @@ def cells(
         f"MB {goal}": lambda line: _to_target(line, line.bytes_to_target, 1e-6),
         "clients, %": lambda line: percent(line.client_accuracy),
         "worst tenth, %": lambda line: percent(line.worst_decile),
-        "failed": lambda line: f"{line.failed} of {line.finished + line.failed}" if line.failed else "",
+        "runs": lambda line: _runs(line) if any(map(_is_short, found)) else "",
     }
     if brief:
         del kinds["clients, %"], kinds["worst tenth, %"], kinds[f"rounds {goal}"]
@@ -160,6 +165,18 @@ def cells(
             row[1] = f"{row[1]} {level}"
         rows.append(row)
     return ["", *kinds], rows
+
+
+def _is_short(line: Line) -> bool:
+    """Whether a variant has runs that are not finished."""
+    return bool(line.failed or line.pruned or line.pending)
+
+
+def _runs(line: Line) -> str:
+    """`4 of 5, 1 failed`."""
+    counts = {"failed": line.failed, "stopped early": line.pruned, "to come": line.pending}
+    whole = line.finished + sum(counts.values())
+    return ", ".join([f"{line.finished} of {whole}", *(f"{count} {what}" for what, count in counts.items() if count)])
 
 
 def percent(found: Interval | None) -> str:
@@ -211,11 +228,14 @@ def caption(results: Results) -> str:
     place = f"at {place_on(where.pop(), measure.at)}" if len(where) == 1 else _places(results)
     if results.stopped == {*results.limits}:
         place = "at the end of each run"
-    last = f" (mean of the last {measure.last} evaluations)" if measure.last > 1 else ""
+    fewer = any(run.state == "finished" and run.kept < measure.last for run in results.outcomes)
+    all_of = ", or of all where there are fewer" if fewer else ""
+    last = f" (mean of the last {measure.last} evaluations{all_of})" if measure.last > 1 else ""
     told = [f"Test accuracy {place}{last}, seed{'s' if len(results.seeds) > 1 else ''} {seeds}."]
     if len(results.seeds) == 1:
         return f"{told[0]} Differences may be noise."
     told.append("± and ranges: 95 % intervals over seeds, not corrected for the number of comparisons.")
     if len(results.variants) > 1:
-        told.append("Best: clear of all others, corrected for their number. A dot: level with the highest mean.")
+        told.append("Best: clear of all others, corrected for their number.")
+        told.append("A dot: may be best, as its difference to the highest mean may be noise.")
     return " ".join(told)

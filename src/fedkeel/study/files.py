@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -19,7 +20,7 @@ from fedkeel.methods import find
 from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at
 
 MARKS = ("variants", "scenes")
-"""Keys by which a file is a comparison rather than an experiment."""
+"""Keys of a comparison that an experiment has not."""
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Settings = dict[str, list[str]]
 
@@ -88,7 +89,9 @@ def is_study(path: Path) -> bool:
 
 
 def _is_marked(values: Mapping[Any, Any]) -> bool:
-    return any(mark in values for mark in MARKS)
+    """A key that only comparisons have, also one that is misspelt."""
+    own = {*StudyFile.model_fields} - {*Experiment.model_fields}
+    return any(key in own or get_close_matches(str(key), MARKS, 1, 0.8) for key in values)
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -231,7 +234,7 @@ def _limit(cases: Sequence[Case], at: At) -> float | None:
 
 
 def _asked_reference(given: StudyFile, variants: Mapping[str, Any]) -> str | None:
-    """The file's, unless it is one of its variants that were not chosen."""
+    """The file's, unless it is one of its variants that were not chosen: then the usual one."""
     left_out = given.reference in given.variants and given.reference not in variants
     return None if left_out else given.reference
 

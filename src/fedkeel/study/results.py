@@ -18,6 +18,8 @@ from fedkeel.study.kept import KeptPlan
 from fedkeel.study.plan import At, Comparison, Measure
 from fedkeel.study.store import Store
 
+FEW = 3
+"""Evaluations that it takes at least to judge a run that has more."""
 LONGER = 1.25
 """A run that is so many times as long as the shortest is told of."""
 State = Literal["finished", "failed", "pruned", "going on", "stopped", "not begun"]
@@ -59,6 +61,11 @@ class Outcome(Listed):
     def broken(self) -> bool:
         """Whether it came to no end, and will not."""
         return self.state in ("failed", "pruned")
+
+    @property
+    def early(self) -> bool:
+        """Whether it is judged by its first few evaluations, although there are more."""
+        return self.state == "finished" and self.kept < min(FEW, len(self.history))
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -213,9 +220,18 @@ def _read(listed: Listed, measure: Measure) -> Outcome:
     if begun(folder):
         record = RunRecord.begun(folder)
         summary = _summary(folder) if state == "finished" else None
-    if state == "finished" and record is not None and not record.history:
-        raise _damaged(folder, "history.jsonl has no row")
+    if state == "finished" and record is not None:
+        _check_whole(record, summary or {})
     return Outcome(**vars(listed), state=state, record=record, summary=summary or {}, measure=measure)
+
+
+def _check_whole(record: RunRecord, summary: dict[str, Any]) -> None:
+    """Refuse a finished run of which rows are missing."""
+    if not record.history:
+        raise _damaged(record.path, "history.jsonl has no row")
+    final = summary.get("final_accuracy", record.history[-1].get("accuracy"))
+    if final != record.history[-1].get("accuracy"):
+        raise _damaged(record.path, f"history.jsonl does not end as {SUMMARY} says")
 
 
 def _state(listed: Listed) -> State:
@@ -246,7 +262,9 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def told(place: float, at: At) -> str:
-    """A place on a scale, in words: '1 round', '600 virtual seconds'."""
+    """A place on a scale, in words: '1 round', '600 virtual seconds', '2.85 MB'."""
+    if at == "bytes":
+        return f"{place / 1e6:,.4g} MB"
     unit = UNITS[at]
     return f"{place:,.6g} {unit.removesuffix('s') if place == 1 else unit}"
 
@@ -300,8 +318,8 @@ def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]
     more = "limit_seconds and enough rounds" if at == "time" else "as many rounds for all"
     return [
         f"{where}compared at {told(limit, at)}, where {first.variant} (seed {first.seed}) ended; what came "
-        f"later does not count: {', '.join(longer)} went on to {max(ends.values()):,.6g} (to compare elsewhere, set "
-        f"{more})"
+        f"later does not count: {', '.join(longer)} went on to {told(max(ends.values()), at)} (to compare elsewhere, "
+        f"set {more})"
     ]
 
 
@@ -318,7 +336,7 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
             first = min(done, key=lambda each: _end(each, measure.at))
             found.append(
                 f"{where}compared at {told(limit, measure.at)}, where {first.variant} (seed {first.seed}) "
-                f"ended, not at {measure.until:,.6g}: with more rounds, it would go on till then"
+                f"ended, not at {told(measure.until, measure.at)}: with more rounds, it would go on till then"
             )
         elif measure.until is None:
             found += _passed_over(where, limit, done)

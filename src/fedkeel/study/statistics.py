@@ -176,7 +176,7 @@ def _verdict(against: str, difference: Difference, unit: str, scale: float) -> s
     told = f"{_amount(middle, digits, unit)}, interval {_number(low, digits)} to {_number(high, digits)}"
     equal = f" and equal in {ties}" if ties else ""
     if not difference.clear:
-        return f"level with {against}: {told}, better in {difference.wins} of {count} seeds{equal}"
+        return f"not clearly different from {against}: {told}, better in {difference.wins} of {count} seeds{equal}"
     word, seeds_won = ("better", difference.wins) if middle > 0 else ("worse", count - difference.wins - ties)
     return f"{word} than {against} in {seeds_won} of {count} seeds{equal}, {told}"
 

@@ -39,8 +39,11 @@ class Store:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else runs something here meanwhile: two commands would take each other's runs for failed ones."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise InputError(f"out: {label(str(self.path))} cannot be written ({error.strerror})") from None
         try:
             lock(folder)
             yield
@@ -51,6 +54,8 @@ class Store:
             ) from None
         finally:
             os.close(folder)
+            with suppress(OSError):  # unless it holds something
+                self.path.rmdir()
 
     def failure(self, name: str) -> str | None:
         """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then.

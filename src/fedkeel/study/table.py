@@ -91,11 +91,15 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
         return nobody, "some runs are still to come"
     if sum(len(seeds) > 1 for seeds in values.values()) < 2:
         return nobody, "with one seed, differences may be noise"
+    early = next((run for variant in values for run in results.of(scene, variant) if run.early), None)
+    if early is not None:
+        count = f"{early.kept} evaluation{'s' if early.kept > 1 else ''}"
+        return nobody, f"{early.variant} is judged by its first {count}; another run ended too soon after that"
     leaders = statistics.best(values)
     if leaders.best is None:
         noise = "what sets them apart may be noise when all are compared at once (Holm's correction)"
-        level = f"{len(leaders.level)} of them cannot be told apart from the highest mean"
-        return leaders, f"{level if len(leaders.level) > 1 else noise}; more seeds would tell more"
+        several = f"{len(leaders.level)} of them may be, as what sets them apart may be noise"
+        return leaders, f"{several if len(leaders.level) > 1 else noise}; more seeds would tell more"
     if any(run.broken for run in results.of(scene, leaders.best)):
         return nobody, f"not all runs of {leaders.best}, which has the highest mean, came to their end"
     return leaders, ""

@@ -35,7 +35,11 @@ def work(connection: Connection, cores: frozenset[int]) -> None:
     Thread(target=_listen, args=(connection, inbox), daemon=True).start()
     while True:
         task, stop = inbox.get()
-        connection.send(_settle(task) if isinstance(task, SettleTask) else _run(task, connection, stop))
+        reply = _settle(task) if isinstance(task, SettleTask) else _run(task, connection, stop)
+        try:
+            connection.send(reply)
+        except OSError:  # the parent has no more use for it
+            os._exit(0)
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[tuple[Task, Stop]]) -> None:
