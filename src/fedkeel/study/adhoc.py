@@ -34,6 +34,8 @@ class _Group:
     runs: list[Listed]
     measure: Measure
     command: str
+    planned: bool = False
+    """Whether the command also goes on with runs that were stopped."""
 
 
 def gather(
@@ -61,7 +63,7 @@ def gather(
     variants = dict.fromkeys(each.variant for each in found.runs)
     if reference is not None and reference not in variants:
         raise InputError(f"reference: {label(reference)} is no variant; accepted: {', '.join(variants)}")
-    return results(found.title, found.runs, measure, found.command)
+    return results(found.title, found.runs, measure, found.command, found.planned)
 
 
 def _seen(before: Measure, at: At | None, target: float | None, reference: str | None) -> Measure:
@@ -78,7 +80,7 @@ def _seen(before: Measure, at: At | None, target: float | None, reference: str |
 
 def _planned(path: Path) -> _Group:
     plan = Store(path).plan()
-    return _Group(path.name, plan.title, runs_of(plan, path), plan.measure, plan.command)
+    return _Group(path.name, plan.title, runs_of(plan, path), plan.measure, plan.command, planned=True)
 
 
 def _together(groups: Sequence[_Group], paths: Sequence[Path]) -> _Group:

@@ -148,6 +148,8 @@ class Results:
     """What a reader should know, in sentences."""
     command: str = ""
     """Repeats it."""
+    planned: bool = False
+    """Whether the command also goes on with runs that were stopped."""
 
     @property
     def scenes(self) -> list[str]:
@@ -178,7 +180,7 @@ class Results:
 
 def collect(plan: Comparison | KeptPlan, store: Path) -> Results:
     """The runs of a plan as they are now; runs that are going on or have not begun are told as such."""
-    return results(plan.title, runs_of(plan, store), plan.measure, plan.command)
+    return results(plan.title, runs_of(plan, store), plan.measure, plan.command, planned=True)
 
 
 def runs_of(plan: Comparison | KeptPlan, store: Path) -> list[Listed]:
@@ -198,7 +200,9 @@ def runs_of(plan: Comparison | KeptPlan, store: Path) -> list[Listed]:
     ]
 
 
-def results(title: str, listed: Sequence[Listed], measure: Measure, command: str = "") -> Results:
+def results(
+    title: str, listed: Sequence[Listed], measure: Measure, command: str = "", planned: bool = False
+) -> Results:
     """What runs came to, wherever they are."""
     read = [_read(each, measure) for each in listed]
     done = [each for each in read if each.state == "finished"]
@@ -209,7 +213,7 @@ def results(title: str, listed: Sequence[Listed], measure: Measure, command: str
     until = measure.until or inf
     limits = {scene: inf if scene in stopped else min([until, *some]) for scene, some in ends.items()}
     cut = tuple(_cut(each, limits.get(each.scene, inf)) for each in read)
-    return Results(title, measure, cut, limits, stopped, tuple(_notes(cut, measure, limits)), command)
+    return Results(title, measure, cut, limits, stopped, tuple(_notes(cut, measure, limits)), command, planned)
 
 
 def _read(listed: Listed, measure: Measure) -> Outcome:

@@ -216,7 +216,7 @@ def test_a_live_page_follows_until_the_end(tools: tuple[str, str], written: Make
     plan = Store(end.outcomes[0].folder.parents[1]).plan()
     empty = collect(plan, tmp_path)
     Live.pages = iter([page(empty, live=True)])
-    Live.streams = iter([f"retry: 50\n{event(empty)}", f"{event(end)}event: complete\ndata: {{}}\n\n"])
+    Live.streams = iter([f"retry: 50\n{event(empty)}", event(end)])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Live)
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -230,6 +230,6 @@ def test_a_live_page_follows_until_the_end(tools: tuple[str, str], written: Make
     assert "all finished" in told["last"]
     assert told["canvases"] >= 3
     assert told["said"][-1] == "complete"
-    assert told["said"].index("live") < told["said"].index("connection lost, trying again")
+    assert told["said"].index("waiting") < told["said"].index("connection lost, trying again")
     assert {request.rpartition("/")[2] for request in told["requests"]} <= {"", "events", "data:,"}
     assert told["errors"] == []

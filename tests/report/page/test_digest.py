@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedkeel.report.page.digest import digest
+from fedkeel.study.adhoc import gather
 from fedkeel.study.results import Listed, Results, collect, results
 from fedkeel.study.store import Store
 
@@ -138,6 +139,16 @@ def test_a_failed_run_is_told_with_its_reason_and_counts_for_nothing(written: Ma
     assert (line["finished"], line["failed"]) == (1, 1)
     (curve,) = [each for each in told["curves"] if each["variant"] == 1]
     assert curve["axes"]["rounds"]["accuracy"]["seeds"] == 1
+
+
+def test_how_to_go_on_is_told(written: Make) -> None:
+    found = written(["a", "b"], seeds=[0])
+    folder, place = found.outcomes[1].folder, found.outcomes[0].folder.parents[1]
+    assert digest(gather([place]))["way_on"] == ""
+    (folder / "summary.json").unlink()
+    told = digest(gather([place]))
+    assert (told["runs"], told["way_on"]) == ({"all": 2, "finished": 1, "stopped": 1}, "fedkeel compare")
+    assert digest(gather([folder]))["way_on"] == f"fedkeel run --resume {folder}"
 
 
 def test_runs_that_have_not_begun_are_told_as_such(written: Make, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import Any
 
@@ -44,7 +45,16 @@ def digest(results: Results) -> dict[str, Any]:
         "differing": settings.differing(found, results.scenes, results.variants),
         "settings": settings.in_full(found),
         "command": results.command,
+        "way_on": _way_on(results),
     }
+
+
+def _way_on(results: Results) -> str:
+    """The command that goes on with runs that were stopped, where one does."""
+    stopped = [run for run in results.outcomes if run.state == "stopped"]
+    if stopped and results.planned:
+        return results.command
+    return shlex.join(["fedkeel", "run", "--resume", str(stopped[0].folder)]) if len(stopped) == 1 else ""
 
 
 def _variant(place: int, name: str) -> dict[str, Any]:

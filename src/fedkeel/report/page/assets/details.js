@@ -51,7 +51,7 @@ function devicesSection(digest) {
   );
   const select = h("select", { id: "run", onchange: (event) => choose({ run: Number(event.target.value) }) }, options);
   const control =
-    variants.length > 1 && h("div", { class: "controls" }, h("label", { for: "run", text: "Method" }), select);
+    variants.length > 1 && h("div", { class: "controls" }, h("label", { for: "run", text: capital(word(digest)) }), select);
   const times = jobs.find((each) => each.variant === chosen),
     lanes = timelines.find((each) => each.variant === chosen);
   return section("devices", "Devices", control, times && deviceFigure(times), lanes && timelineFigure(digest, lanes));

@@ -113,6 +113,15 @@ function plural(number, word) {
   return `${short(number, 6)} ${word}${number === 1 ? "" : "s"}`;
 }
 
+function capital(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}`;
+}
+
+/** What the variants are: settings, where all are called by some, as in a sweep. */
+function word(digest) {
+  return digest.variants.every((each) => each.name.includes("=")) ? "setting" : "method";
+}
+
 function listed(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 }

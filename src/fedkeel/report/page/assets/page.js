@@ -80,12 +80,17 @@ function heading(digest) {
   const told =
     runs.finished === runs.all ? "all finished" : states.map(([name, text]) => `${runs[name]} ${text}`).join(", ");
   const parts = [
-    digest.variants.length > 1 && plural(digest.variants.length, "method"),
+    digest.variants.length > 1 && plural(digest.variants.length, word(digest)),
     digest.scenes.length > 1 && plural(digest.scenes.length, "scene"),
     runs.all > 1 && `${plural(digest.seeds.length, "seed")}`,
     `${plural(runs.all, "run")}, ${runs.all === 1 ? states[0][1] : told}`,
   ].filter(Boolean);
   const notes = digest.notes.map((each) => note(sentenceCase(each)));
+  if (runs.stopped && !runs["going on"]) {
+    const are = runs.stopped > 1 ? "runs were" : "run was";
+    notes.push(note(`${runs.stopped} ${are} stopped, and no process works on them now.`));
+    if (digest.way_on) notes.push(repeat(digest.way_on, "To go on"));
+  }
   const failed =
     digest.failed.length > 0 &&
     h(
@@ -122,7 +127,7 @@ function renderLegend() {
             class: "chip",
             "data-chip": variant.name,
             "aria-pressed": String(!state.hidden.has(variant.name)),
-            title: "Show or hide this method everywhere",
+            title: `${variant.name}: show or hide it everywhere`,
             onclick: () => toggle(variant),
           },
           swatch(variant),
@@ -138,7 +143,7 @@ function renderLegend() {
       id: "all",
       hidden: !state.hidden.size,
       onclick: showAll,
-      text: "Show all methods",
+      text: `Show all ${word(current)}s`,
     });
   const options = current.scenes.map((scene, place) =>
     h("option", { value: place, selected: place === state.scene, text: scene }),
@@ -153,7 +158,8 @@ function renderLegend() {
     );
   bar.replaceChildren(...[scenes, ...chips, all].filter(Boolean));
   bar.hidden = !bar.children.length;
-  bar.classList.toggle("many", current.variants.length > 4);
+  const long = current.variants.some((each) => each.name.length > 18);
+  bar.classList.toggle("many", current.variants.length > 4 || current.scenes.length > 1 || long);
   document.querySelector("#name").textContent = current.title;
   document.title = current.title;
   document.querySelector("#theme").setAttribute("aria-label", isDark() ? "Change to light" : "Change to dark");
@@ -238,7 +244,8 @@ const AGAIN = 3000;
 let latest = "";
 
 function tellState() {
-  const word = current.complete ? "complete" : "live";
+  const { runs, complete } = current;
+  const word = complete ? "complete" : runs["going on"] ? "live" : runs.stopped ? "stopped" : "waiting";
   tell(word, word);
 }
 

@@ -88,7 +88,8 @@ function scenesSection(digest) {
   if (digest.tasks.length > 1) {
     const [element, holder] = figure(
       "Performance profile",
-      "Share of runs, over all scenes, whose accuracy is above a threshold; bands are 95 % intervals.",
+      "Share of runs, over all scenes, whose accuracy is above a threshold" +
+        (digest.tasks.some((each) => each.middle.low !== null) ? "; bands are 95 % intervals." : "."),
     );
     made.append(element);
     later(() =>
@@ -182,9 +183,6 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
         y: each[column],
       }))
     : [];
-  const [element, holder] = figure(title, curveSentence(digest, column, several), column === "accuracy" ? "large" : "");
-  element.classList.toggle("wide", column === "accuracy");
-  grid.append(element);
   const { label, units, whole } = AXES[state.axis];
   const limit = digest.measure.limits[state.scene];
   const furthest = Math.max(...lines.map((each) => each.x.at(-1)));
@@ -192,22 +190,27 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
     y: column === "accuracy" && digest.measure.target !== null ? 100 * digest.measure.target : undefined,
     x: digest.measure.at === state.axis && limit !== null && limit < furthest ? limit : undefined,
   };
+  const sentence = curveSentence(digest, column, several, marks.x !== undefined);
+  const [element, holder] = figure(title, sentence, column === "accuracy" ? "large" : "");
+  element.classList.toggle("wide", column === "accuracy");
+  grid.append(element);
   later(() =>
     chart(holder, { lines, seeds, xLabel: label, yLabel, group: "curves", units, whole, factor, format, marks }),
   );
 }
 
-function curveSentence(digest, column, several) {
+function curveSentence(digest, column, several, cut) {
   const lines =
     several && column === "accuracy"
-      ? "Lines are means over seeds; bands reach from the lowest seed to the highest."
+      ? "Lines are means over seeds, up to the end of the shortest; bands reach from the lowest seed to the highest."
       : "";
   const target =
     column === "accuracy" && digest.measure.target !== null
       ? `The dotted line is the target, ${short(100 * digest.measure.target)}\u00a0%.`
       : "";
   const what = column === "train_loss" ? "Of the samples that participants saw, when they saw them." : "";
-  return [what, lines, target].filter(Boolean).join(" ");
+  const where = column === "accuracy" && cut ? "The upright line is where runs are compared." : "";
+  return [what, lines, target, where].filter(Boolean).join(" ");
 }
 
 function clientsSection(digest) {

@@ -29,14 +29,14 @@ function tableRow({ cells, variant, marked }, heads) {
 }
 
 const WHY_BADGE = {
-  best: "Its difference to every other method lies outside the noise.",
-  level: "It cannot be told apart from the highest mean.",
+  best: "Its difference to every other one lies outside the noise.",
+  "may be best": "Its difference to the highest mean may be noise.",
   failed: "Every run failed.",
   "stopped early": "It fell behind the median of earlier trials.",
 };
 
 function badge(standing) {
-  return standing && h("span", { class: `badge ${standing}`, title: WHY_BADGE[standing], text: standing });
+  return standing && h("span", { class: `badge ${standing.replaceAll(" ", "-")}`, title: WHY_BADGE[standing], text: standing });
 }
 
 function named(variant, line) {
@@ -46,7 +46,7 @@ function named(variant, line) {
       { class: "method" },
       swatch(variant),
       h("span", { class: "name", text: variant.name }),
-      line && badge(line.standing || nothingLeft(line)),
+      line && badge((line.standing === "level" ? "may be best" : line.standing) || nothingLeft(line)),
     ),
     line?.sentence && h("p", { class: "sentence", text: sentenceCase(line.sentence) }),
   ];
@@ -90,9 +90,9 @@ function standingTable(digest, lines) {
   const sure = known.some((each) => each.low !== null);
   const against = reference !== null && lines.some((each) => each.difference);
   const heads = [
-    { text: "Method" },
+    { text: capital(word(digest)) },
     { text: "Accuracy, %", number: true },
-    ...(sure ? [{ text: `95 % interval, ${fixed(100 * least, 0)} to ${fixed(100 * most, 0)} %` }] : []),
+    ...(sure ? [{ text: `95 % interval (axis ${fixed(100 * least, 0)} to ${fixed(100 * most, 0)} %)` }] : []),
     ...(against ? [{ text: `Against ${reference}, points`, number: true }] : []),
     { text: "Highest, %", number: true },
     { text: "Test loss", number: true },
@@ -147,10 +147,10 @@ function standingCaption(digest, sure) {
 
 function standingNote(digest, lines) {
   if (lines.some((line) => line.standing === "best")) {
-    return note("Best: its difference to every other method, seed by seed, lies outside the noise.");
+    return note("Best: its difference to every other one, seed by seed, lies outside the noise.");
   }
   const why = digest.verdicts[state.scene];
-  return why ? note(`No method is called best: ${why}.`) : null;
+  return why ? note(`No ${word(digest)} is called best: ${why}.`) : null;
 }
 
 function targetTable(digest, lines) {
@@ -161,7 +161,7 @@ function targetTable(digest, lines) {
     ["bytes_to_target", "Bytes", SIZES],
   ];
   const heads = [
-    { text: "Method" },
+    { text: capital(word(digest)) },
     { text: "Reached by", number: true },
     ...columns.map(([, text]) => ({ text, number: true })),
   ];
@@ -210,9 +210,9 @@ function taskTable(digest) {
   const { reference } = digest.measure;
   const better = digest.tasks.some((each) => each.improvement);
   const heads = [
-    { text: "Method" },
+    { text: capital(word(digest)) },
     { text: "Interquartile mean, %", number: true },
-    ...(better ? [{ text: `Beats ${reference} with probability`, number: true }] : []),
+    ...(better ? [{ text: `Pairs of runs in which it beats ${reference}`, number: true }] : []),
   ];
   const range = (found) => (found ? `${percent(found.mean)}${bounds(found)}` : NOTHING);
   const rows = digest.tasks.map((each) => {
@@ -222,8 +222,8 @@ function taskTable(digest) {
   const sure = digest.tasks.some((each) => each.middle.low !== null);
   return table({
     caption: sure
-      ? "Over all scenes, with 95 % intervals from a stratified bootstrap."
-      : "Over all scenes. Intervals need three seeds or more.",
+      ? "Over all scenes, with 95 % intervals from a stratified bootstrap. Pairs are of all seeds, not only of equal ones."
+      : "Over all scenes. Pairs are of all seeds, not only of equal ones. Intervals need three seeds or more.",
     heads,
     rows,
     cards: true,
@@ -238,7 +238,7 @@ function faultTable(digest, faults) {
   ];
   const declined = faults.some((each) => each.declined);
   const heads = [
-    { text: "Method" },
+    { text: capital(word(digest)) },
     ...columns.map(([part, kind]) => ({ text: part === "lost" ? lostHead(kind) : `Refused: ${kind}`, number: true })),
     ...(declined ? [{ text: "Declined by the server rule", number: true }] : []),
   ];
