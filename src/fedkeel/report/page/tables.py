@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
-from fedkeel.report.page.compact import number, plain
+from fedkeel.report.page.compact import EXACT, number, plain
 from fedkeel.study.results import UNITS, Results
 from fedkeel.study.statistics import Difference, Interval
 from fedkeel.study.table import Line, judged, lines, many_tasks
@@ -24,8 +24,8 @@ def _line(line: Line, scene: Callable[[str], int], variant: Callable[[str], int]
 
 def _value(value: Any) -> Any:
     if isinstance(value, Difference):
-        return {**plain(asdict(value)), "clear": value.clear}
-    return plain(asdict(value)) if isinstance(value, Interval) else value
+        return {**plain(asdict(value), EXACT), "clear": value.clear}
+    return plain(asdict(value), EXACT) if isinstance(value, Interval) else value
 
 
 def verdicts(results: Results) -> list[str]:

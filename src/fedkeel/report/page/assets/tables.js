@@ -211,7 +211,7 @@ function taskTable(digest) {
   const better = digest.tasks.some((each) => each.improvement);
   const heads = [
     { text: capital(word(digest)) },
-    { text: "Interquartile mean, %", number: true },
+    { text: "Interquartile mean", number: true },
     ...(better ? [{ text: `Pairs of runs in which it beats ${reference}`, number: true }] : []),
   ];
   const range = (found) => (found ? `${percent(found.mean)}${bounds(found)}` : NOTHING);
