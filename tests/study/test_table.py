@@ -109,6 +109,14 @@ def test_a_run_that_is_judged_too_early_allows_no_verdict(tmp_path: Path) -> Non
     assert judged(found, "")[1] == "slow is judged by its first 1 evaluation; another run ended too soon after that"
 
 
+def test_as_many_may_be_best_as_are_marked(tmp_path: Path) -> None:
+    """One that cannot be told apart from the highest mean, but is clearly worse than the reference, may not."""
+    scores = {"plain": [0.60, 0.64], "worse": [0.50, 0.541], "high": [0.72, 0.62]}
+    found = gathered(tmp_path, scores, Measure(reference="plain"))
+    assert [line.standing for line in lines(found)] == ["level", "", "level"]
+    assert judged(found, "")[1].startswith("2 of them may be")
+
+
 def failed(store: Store, name: str) -> None:
     (store.folder(name) / "summary.json").unlink()
     store.fail(name, "DivergenceError", "it diverged")

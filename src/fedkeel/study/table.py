@@ -73,10 +73,9 @@ def lines(results: Results) -> list[Line]:
     """One for each scene and variant, in the order of the plan."""
     found = []
     for scene in results.scenes:
-        values = _values(results, scene)
         cells = [(variant, results.of(scene, variant)) for variant in results.variants]
         leaders, _ = judged(results, scene)
-        found += [_line(results, scene, variant, runs, values, leaders) for variant, runs in cells if runs]
+        found += [_line(results, scene, variant, runs, leaders) for variant, runs in cells if runs]
     return found
 
 
@@ -97,12 +96,28 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
         return nobody, f"{early.variant} is judged by its first {count}; another run ended too soon after that"
     leaders = statistics.best(values)
     if leaders.best is None:
+        level = tuple(variant for variant in leaders.level if _may_be_best(results, scene, variant))
         noise = "what sets them apart may be noise when all are compared at once (Holm's correction)"
-        several = f"{len(leaders.level)} of them may be, as what sets them apart may be noise"
-        return leaders, f"{several if len(leaders.level) > 1 else noise}; more seeds would tell more"
+        several = f"{len(level)} of them may be, as what sets them apart may be noise"
+        return Leaders(None, level), f"{several if len(level) > 1 else noise}; more seeds would tell more"
     if any(run.broken for run in results.of(scene, leaders.best)):
         return nobody, f"not all runs of {leaders.best}, which has the highest mean, came to their end"
     return leaders, ""
+
+
+def _may_be_best(results: Results, scene: str, variant: str) -> bool:
+    """Not with a run that came to no end, nor if it is clearly worse than the reference."""
+    difference = _difference(results, scene, variant)
+    worse = difference is not None and difference.clear and difference.mean < 0
+    return not worse and not any(run.broken for run in results.of(scene, variant))
+
+
+def _difference(results: Results, scene: str, variant: str) -> Difference | None:
+    """Against the reference, seed by seed."""
+    reference = results.measure.reference
+    if reference is None or reference == variant or scene in results.stopped:
+        return None
+    return statistics.paired(*(accuracies(results.of(scene, each)) for each in (variant, reference)))
 
 
 def _values(results: Results, scene: str) -> dict[str, dict[int, float]]:
@@ -122,23 +137,12 @@ def accuracies(runs: Sequence[Outcome]) -> dict[int, float]:
     return {run.seed: run.accuracy for run in runs if run.state == "finished" and run.accuracy is not None}
 
 
-def _line(
-    results: Results,
-    scene: str,
-    variant: str,
-    runs: Sequence[Outcome],
-    values: dict[str, dict[int, float]],
-    leaders: Leaders,
-) -> Line:
+def _line(results: Results, scene: str, variant: str, runs: Sequence[Outcome], leaders: Leaders) -> Line:
     done = [run for run in runs if run.state == "finished"]
-    reference = results.measure.reference
-    other = reference is not None and reference != variant and scene not in results.stopped
-    difference = statistics.paired(values[variant], values.get(reference or "", {})) if other else None
+    reference, difference = results.measure.reference, _difference(results, scene, variant)
     broken = [run for run in runs if run.broken]
     pruned = sum(run.state == "pruned" for run in runs)
     standing: Standing = "best" if variant == leaders.best else "level" if variant in leaders.level else ""
-    worse = difference is not None and difference.clear and difference.mean < 0
-    standing = "" if broken or worse else standing
     return Line(
         scene=scene,
         variant=variant,
