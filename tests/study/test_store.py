@@ -83,6 +83,9 @@ def test_an_empty_folder_is_not_left(tmp_path: Path) -> None:
     with Store(tmp_path / "a").alone():
         pass
     assert not (tmp_path / "a").exists()
+    with Store(tmp_path).alone():
+        pass
+    assert tmp_path.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

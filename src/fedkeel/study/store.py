@@ -39,6 +39,7 @@ class Store:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Nobody else runs something here meanwhile: two commands would take each other's runs for failed ones."""
+        made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
@@ -54,8 +55,9 @@ class Store:
             ) from None
         finally:
             os.close(folder)
-            with suppress(OSError):  # unless it holds something
-                self.path.rmdir()
+            if made:
+                with suppress(OSError):  # unless it holds something
+                    self.path.rmdir()
 
     def failure(self, name: str) -> str | None:
         """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then.

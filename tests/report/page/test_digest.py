@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedkeel.record.lock import lock
 from fedkeel.report.page.digest import digest
 from fedkeel.study.adhoc import gather
 from fedkeel.study.results import Listed, Results, collect, results
@@ -139,6 +140,20 @@ def test_a_failed_run_is_told_with_its_reason_and_counts_for_nothing(written: Ma
     assert (line["finished"], line["failed"]) == (1, 1)
     (curve,) = [each for each in told["curves"] if each["variant"] == 1]
     assert curve["axes"]["rounds"]["accuracy"]["seeds"] == 1
+
+
+def test_how_far_runs_are_is_told(written: Make) -> None:
+    found = written(["a", "b"], seeds=[0, 3], rounds=20)
+    store = Store(found.outcomes[0].folder.parents[1])
+    for run in found.outcomes[1:3]:
+        (run.folder / "summary.json").unlink()
+    with (found.outcomes[1].folder / "history.jsonl").open() as file:
+        lock(file.fileno())
+        (told,) = digest(collect(store.plan(), store.path))["going_on"]
+    last = found.outcomes[1].history[-1]
+    assert (told["variant"], told["seed"], told["round"], told["rounds"]) == (0, 3, 20, 20)
+    assert told["accuracy"] == pytest.approx(last["accuracy"], rel=1e-4)
+    assert told["limit_seconds"] is None
 
 
 def test_how_to_go_on_is_told(written: Make) -> None:

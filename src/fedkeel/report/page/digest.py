@@ -35,6 +35,7 @@ def digest(results: Results) -> dict[str, Any]:
         "verdicts": tables.verdicts(results),
         "tasks": tables.over_scenes(results),
         "failed": tables.unsuccessful(results),
+        "going_on": tables.going_on(results),
         "curves": curves.curves(found),
         "seed_lines": curves.seeds(found),
         "jobs": jobs.jobs(found),

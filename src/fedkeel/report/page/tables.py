@@ -66,6 +66,24 @@ def unsuccessful(results: Results) -> list[dict[str, Any]]:
     ]
 
 
+def going_on(results: Results) -> list[dict[str, Any]]:
+    """How far runs are that a process works on."""
+    return [
+        {
+            "scene": results.scenes.index(run.scene),
+            "variant": results.variants.index(run.variant),
+            "seed": run.seed,
+            "round": run.history[-1].get("round") if run.history else 0,
+            "rounds": run.record.experiment.get("rounds"),
+            "seconds": number(run.history[-1].get("virtual_seconds") if run.history else 0.0),
+            "limit_seconds": run.record.experiment.get("limit_seconds"),
+            "accuracy": number(run.history[-1].get("accuracy") if run.history else None),
+        }
+        for run in results.outcomes
+        if run.state == "going on" and run.record is not None
+    ]
+
+
 def figures(results: Results) -> dict[str, Any] | None:
     """The numbers of a run that is alone."""
     if len(results.outcomes) != 1:

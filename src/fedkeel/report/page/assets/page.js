@@ -31,6 +31,7 @@ function choose(changes) {
 }
 
 const SECTIONS = [
+  goingOnSection,
   resultSection,
   scenesSection,
   targetSection,

@@ -82,6 +82,10 @@ function figureTiles(digest) {
   );
 }
 
+function goingOnSection(digest) {
+  return digest.going_on.length ? section("now", "Going on", goingOnTable(digest)) : null;
+}
+
 function scenesSection(digest) {
   if (digest.scenes.length < 2) return null;
   const made = section("scenes", "All scenes", sceneTable(digest), digest.tasks.length > 0 && taskTable(digest));

@@ -259,13 +259,36 @@ function lostHead(kind) {
   return kind === "in flight" ? "In flight at the end" : `${kind[0].toUpperCase()}${kind.slice(1)}`;
 }
 
+/** A run of a comparison in words. */
+function runName(digest, each) {
+  const scene = digest.scenes.length > 1 && digest.scenes[each.scene];
+  return [scene, digest.variants[each.variant].name, `seed ${each.seed}`].filter(Boolean).join(", ");
+}
+
+function goingOnTable(digest) {
+  const heads = [
+    { text: "Run" },
+    { text: "Round", number: true },
+    { text: "Virtual time", number: true },
+    { text: "Test accuracy", number: true },
+  ];
+  const rows = digest.going_on.map((each) => ({
+    variant: digest.variants[each.variant],
+    cells: [
+      runName(digest, each),
+      `${count(each.round)} of ${count(each.rounds)}`,
+      seconds(each.seconds) + (each.limit_seconds ? ` of ${seconds(each.limit_seconds)}` : ""),
+      percent(each.accuracy, 2),
+    ],
+  }));
+  return table({ caption: "As of the last evaluation.", heads, rows, cards: true });
+}
+
 function failedTable(digest) {
-  const several = digest.scenes.length > 1;
   const heads = [{ text: "Run" }, { text: "Got to round", number: true }, { text: "Reason" }];
   const rows = digest.failed.map((each) => {
     const variant = digest.variants[each.variant];
-    const name = [several && digest.scenes[each.scene], variant.name, `seed ${each.seed}`].filter(Boolean).join(", ");
-    return { variant, cells: [name, each.round ?? NOTHING, h("span", { class: "reason", text: each.reason })] };
+    return { variant, cells: [runName(digest, each), each.round ?? NOTHING, h("span", { class: "reason", text: each.reason })] };
   });
   return table({ caption: "Runs that failed. They count for no mean.", heads, rows, cards: true });
 }
