@@ -182,3 +182,9 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_description_is_told(broken: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"experiment.yaml is damaged"):
         gather(written(tmp_path, broken, {}))
+
+
+def test_comparisons_of_one_variant_each_are_compared(tmp_path: Path) -> None:
+    paths = [planned(tmp_path / name, {(name, 0): 0.1, (name, 1): 0.2}) for name in ("prox", "FedAvg")]
+    assert gather(paths).measure.reference == "FedAvg"
+    assert gather(paths[:1]).measure.reference is None

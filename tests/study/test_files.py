@@ -109,6 +109,7 @@ CLASHING = StudyFile(
         ({"overrides": ["partition.alpha=1"]}, "partition.alpha: the scene uneven sets it, too"),
         ({"overrides": ["partition=iid"]}, "partition: the scene uneven sets it, too"),
         ({"overrides": ["local={lr: 2}"]}, "local: the variant mild sets it, too"),
+        ({"overrides": ["local={momentum: 0.9}"]}, "local: the variant wild sets it, too"),
         ({"overrides": ["local.epochs=3"]}, "local.epochs: the variant wild sets it, too"),
         ({"overrides": ["algorithm.client=fedavg"]}, "algorithm.client: the variant mild sets it, too"),
         ({"overrides": ["rounds=3"], "vary": ["rounds=3,4"]}, "rounds: it is set twice; accepted: one value, or"),
@@ -133,10 +134,60 @@ def test_a_misspelt_key_of_a_comparison_is_told(key: str, tmp_path: Path) -> Non
         StudyFile.read(tmp_path / "study.yaml")
 
 
-def test_a_section_of_a_variant_replaces_settings_of_a_scene() -> None:
-    given = StudyFile(scenes={"s": ["local.lr=0.3", "local.batch_size=9"]}, variants={"v": ["local={lr: 0.05}"]})
-    (case,) = comparison(given, seeds=[0]).cases
-    assert (case.experiment.local.lr, case.experiment.local.batch_size) == (0.05, Experiment().local.batch_size)
+def test_an_experiment_with_a_misspelt_key_is_no_comparison(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text("{rounds: 3, target: 0.8}")
+    with pytest.raises(InputError, match="'target' is not a setting"):
+        comparison(StudyFile.read(tmp_path / "exp.yaml"), algorithms=["fedavg"])
+
+
+def test_a_section_of_a_variant_stands_above_settings_of_a_scene() -> None:
+    scene = {"s": ["local.lr=0.3"]}
+    (case,) = comparison(StudyFile(scenes=scene, variants={"v": ["local={lr: 0.05}"]}), seeds=[0]).cases
+    assert case.experiment.local.lr == 0.05
+    for variant in (["local={epochs: 2}"], ["local={}"]):
+        with pytest.raises(
+            InputError, match=r"v in s: local: it would undo local.lr=0.3, .* accepted: local.lr beside"
+        ):
+            comparison(StudyFile(scenes=scene, variants={"v": variant}), seeds=[0])
+    (case,) = comparison(
+        StudyFile(scenes=scene, variants={"v": ["local={epochs: 2}", "local.lr=0.3"]}), seeds=[0]
+    ).cases
+    assert (case.experiment.local.lr, case.experiment.local.epochs) == (0.3, 2)
+
+
+def test_a_variant_changes_a_section_that_the_command_names() -> None:
+    given = StudyFile(variants={name: [f"algorithm.alpha={name}"] for name in ("0.1", "0.2")})
+    plan = comparison(given, ["algorithm.cap=3", "algorithm=fedagg"], seeds=[0], vary=["local={epochs: 2},{epochs: 3}"])
+    told = [(each.algorithm.model_dump(), each.local.epochs) for each in (case.experiment for case in plan.cases)]
+    assert [(each["name"], each["cap"], each["alpha"], epochs) for each, epochs in told] == [
+        ("fedagg", 3, 0.1, 2), ("fedagg", 3, 0.2, 2), ("fedagg", 3, 0.1, 3), ("fedagg", 3, 0.2, 3),
+    ]  # fmt: skip
+
+
+def test_words_may_come_in_any_order() -> None:
+    for words in (["partition.alpha=0.05", "partition=dirichlet"], ["partition=dirichlet", "partition.alpha=0.05"]):
+        for plan in (
+            comparison(StudyFile(), words, seeds=[0]),
+            comparison(StudyFile(variants={"v": words}), seeds=[0]),
+        ):
+            assert plan.cases[0].experiment.partition.model_dump()["alpha"] == 0.05
+
+
+@pytest.mark.parametrize("path", sorted(Path("experiments/studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_setting_of_a_study_is_lost(path: Path) -> None:
+    """Each word of a scene and of a variant is what its experiment has."""
+    given = StudyFile.read(path)
+    for case in comparison(given).cases:
+        told = case.experiment.model_dump(mode="json")
+        for word in [*given.scenes.get(case.scene, ()), *given.variants[case.variant]]:
+            key, _, text = word.partition("=")
+            said, found = yaml.safe_load(text), told
+            for part in key.split("."):
+                found = found[part]
+            if isinstance(found, dict) and isinstance(said, str):
+                found = found.get("name", found.get("kind"))
+            if not isinstance(found, dict):
+                assert found == said or float(found) == float(said), word
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,11 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
         "one is": (best, lambda _: None, ""),
         "alone": ({"plain": [0.5, 0.6]}, lambda _: None, ""),
         "level": (SCORES, lambda _: None, "2 of them may be, as what sets them apart may be noise; more seeds would "),
-        "one seed": ({"a": [0.1], "b": [0.9]}, lambda _: None, "with one seed, differences may be noise"),
+        "one seed": (
+            {"a": [0.1], "b": [0.9]},
+            lambda _: None,
+            "it takes several seeds to tell a ",
+        ),
         "to come": (
             best,
             lambda store: (store.folder("plain-1") / "summary.json").unlink(),

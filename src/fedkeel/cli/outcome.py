@@ -47,6 +47,9 @@ def _print(header: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> 
         if width <= console.width or not console.is_terminal or count == 2:
             table.width = width
             console.print(table, crop=False, soft_wrap=True)
+            left_out = ", ".join(header[count:])
+            if left_out:
+                console.print(f"(too wide for this terminal: {left_out})", soft_wrap=True, markup=False)
             return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,7 +42,7 @@ def report(
     results = gather(folders, at, target, reference)
     if not any(run.history or run.broken for run in results.outcomes):
         raise InputError(f"{folders[0]}: no evaluation yet; accepted: a run with at least one, or fedkeel watch")
-    path = out or _place(folders, at, target)
+    path = out or _place(folders, at, target, reference)
     write(path, page(results))
     if figures is not None:
         draw(results, figures)
@@ -61,12 +62,13 @@ def _tell_of_unfinished(results: Results, so: str) -> None:
         typer.echo(f"fedkeel: {which} {'are' if len(left) > 1 else 'is'} not finished: {so}", err=True)
 
 
-def _place(folders: list[Path], at: str | None, target: float | None) -> Path:
+def _place(folders: list[Path], at: str | None, target: float | None, reference: str | None) -> Path:
     """In a folder of its own, a report has its usual name; what is asked for in another way overwrites none."""
     if len(folders) > 1:
         return Path("report.html")
     words = ["report", *([at] if at else []), *([f"{target:g}"] if target is not None else [])]
-    return folders[0] / f"{'-'.join(words)}.html"
+    words += [f"against {reference}"] if reference else []
+    return folders[0] / f"{re.sub(r'[^A-Za-z0-9.]+', '-', '-'.join(words))}.html"
 
 
 @app.command(

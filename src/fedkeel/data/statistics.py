@@ -12,8 +12,8 @@ from fedkeel.errors import InputError
 
 MOST_CLIENTS, MOST_CLASSES = 100, 100
 """That a description counts one by one."""
-CHUNK = 10_000
-"""Clients whose labels are counted at a time: of a million, all counts would take too much memory."""
+CHUNK = 1_000_000
+"""Counts, one for each client and class, that are made at a time: of a million clients, all would take much memory."""
 
 
 def label_counts(labels: NDArray[np.int64], assignment: Assignment, classes: int) -> NDArray[np.int64]:
@@ -52,8 +52,9 @@ def describe_labels(labels: NDArray[np.int64], assignment: Assignment, classes: 
     sizes = assignment.sizes
     held = np.bincount(labels[assignment.indices], minlength=classes)
     distance = 0.0
-    for first in range(0, len(assignment), CHUNK):
-        counts = label_counts(labels, assignment.some(first, first + CHUNK), classes)
+    some = max(1, CHUNK // classes)
+    for first in range(0, len(assignment), some):
+        counts = label_counts(labels, assignment.some(first, first + some), classes)
         distance += float(_distances(counts[counts.any(axis=1)], held / held.sum()).sum())
     shown = label_counts(labels, assignment.some(0, MOST_CLIENTS), classes)
     return {

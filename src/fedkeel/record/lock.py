@@ -47,7 +47,11 @@ def one_by_one(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process has this file; where the system has no such locks, that cannot be ruled out."""
+    """Whether a process has this file; where there are no such locks, that cannot be ruled out.
+
+    For a moment nobody else can lock it. Who resumes a run waits for that. A run that is new does not, so its folder is
+    looked at only when its description is there, which is written after the lock was taken.
+    """
     if "fcntl" not in globals():
         return True
     try:
@@ -55,9 +59,8 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # For a moment nobody else can lock it: who resumes a run waits for that, and a new run is not looked at.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # somebody has it, or the file system knows no locks
         return True
     finally:
         os.close(file)

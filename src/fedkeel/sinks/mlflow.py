@@ -121,10 +121,11 @@ class MLflow(Tracker):
 @contextmanager
 def _made_once(uri: str) -> Iterator[None]:
     """Of runs that begin at the same time, one makes the tables of a database on the disk; MLflow takes no care."""
-    if not uri.startswith(_SQLITE):
+    name = uri.removeprefix(_SQLITE).split("?")[0]
+    if not uri.startswith(_SQLITE) or name in ("", ":memory:"):
         yield
         return
-    path = Path(uri.removeprefix(_SQLITE).split("?")[0])
+    path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     with one_by_one(path.with_name(f"{path.name}.lock")):
         yield

@@ -96,7 +96,10 @@ def _together(groups: Sequence[_Group], paths: Sequence[Path]) -> _Group:
             for each in group.runs
         ]
     command = shlex.join(["fedkeel", "report", *map(str, paths)])
-    return _Group("", f"{len(runs)} runs", runs, _common([group.measure for group in groups]), command)
+    measure = _common([group.measure for group in groups])
+    if measure.reference is None:
+        measure = replace(measure, reference=_reference({each.variant: each.variant.lower() for each in runs}))
+    return _Group("", f"{len(runs)} runs", runs, measure, command)
 
 
 def _common(measures: Sequence[Measure]) -> Measure:
@@ -113,7 +116,7 @@ def _common(measures: Sequence[Measure]) -> Measure:
         until=first.until if same("at") and same("until") else None,
         last=first.last if same("last") else 1,
         target=first.target if same("target") else None,
-        reference=first.reference,
+        reference=next((each.reference for each in measures if each.reference is not None), None),
     )
 
 

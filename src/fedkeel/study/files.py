@@ -12,14 +12,14 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedkeel.config import yamltext
 from fedkeel.config.experiment import Experiment
-from fedkeel.config.section import RULES, Count, Section, Share, explain
+from fedkeel.config.section import Count, Section, Share, explain
 from fedkeel.config.spelling import flow
 from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, label, shown
 from fedkeel.methods import find
-from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at
+from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at, key_of, says
 
-MARKS = ("variants", "scenes")
+MARKS = ("variants", "scenes", "base")
 """Keys of a comparison that an experiment has not."""
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Settings = dict[str, list[str]]
@@ -89,9 +89,12 @@ def is_study(path: Path) -> bool:
 
 
 def _is_marked(values: Mapping[Any, Any]) -> bool:
-    """A key that only comparisons have, also one that is misspelt."""
-    own = {*StudyFile.model_fields} - {*Experiment.model_fields}
-    return any(key in own or get_close_matches(str(key), MARKS, 1, 0.8) for key in values)
+    """By its keys; where none tells it from an experiment, also by one that is misspelt."""
+    if any(mark in values for mark in MARKS):
+        return True
+    if any(key in Experiment.model_fields for key in values):
+        return False
+    return any(key in StudyFile.model_fields or get_close_matches(str(key), MARKS, 1, 0.8) for key in values)
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -117,11 +120,11 @@ def comparison(
     variants = _variants(given, overrides, algorithms, only)
     lists = [values(word) for word in vary]
     _check_free([*overrides, *(f"{key}={each[0]}" for key, each in lists)], given.scenes, variants)
-    scenes, above = _varied(given.scenes or {"": []}, lists, overrides)
+    scenes, asked = _varied(given.scenes or {"": []}, lists, overrides)
     drawn = [*seeds] if seeds is not None else [0, 1, 2] if given.seeds is None else given.seeds
     check_seeds(drawn)
     fewer = {name: [seed for seed in few if seed in drawn] for name, few in given.fewer_seeds.items()}
-    cases = cross(given.base, scenes, variants, drawn, fewer if seeds is None else {}, above)
+    cases = cross(given.base, scenes, variants, drawn, fewer if seeds is None else {}, asked)
     usual = given.at or default_at(case.experiment for case in cases)
     scale = at or usual
     measure = Measure(
@@ -166,51 +169,30 @@ def _check_free(
     asked: Sequence[str], scenes: Mapping[str, Sequence[str]], variants: Mapping[str, Sequence[str]]
 ) -> None:
     """Refuse settings for all runs that a scene or a variant has, too: its name would no longer say what it is."""
-    keys = [_key(word) for word in asked]
+    keys = [key_of(word) for word in asked]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
         raise InputError(f"{label(twice)}: it is set twice; accepted: one value, or several with --vary alone")
     for kind, named in (("scene", scenes), ("variant", variants)):
         for name, settings in named.items():
-            for key in keys:
-                if any(_sets(word, key) for word in settings):
+            for key, own in zip(keys, asked, strict=True):
+                if any(says(word, key) or says(own, key_of(word)) for word in settings):
                     raise InputError(
                         f"{label(key)}: the {kind} {label(name)} sets it, too; accepted: settings that no scene and no "
                         "variant has"
                     )
 
 
-def _key(word: str) -> str:
-    """The dotted key of a setting; `client` and `server` are the algorithm's."""
-    key = word.partition("=")[0]
-    return f"algorithm.{key}" if key in RULES else key
-
-
-def _sets(word: str, asked: str) -> bool:
-    """Whether a setting says what is asked, or something in it; a section in braces says what it holds."""
-    key = _key(word)
-    if key == asked or key.startswith(f"{asked}."):
-        return True
-    if not asked.startswith(f"{key}."):
-        return False
-    value = yamltext.parse(key, word.partition("=")[2])
-    for part in asked.removeprefix(f"{key}.").split("."):
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return True
-
-
 def _varied(
     scenes: Mapping[str, Sequence[str]], vary: Sequence[tuple[str, list[str]]], overrides: Sequence[str]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Every scene with every combination of values: (its settings, those that stand above the variants')."""
-    found, above = {}, {}
+    """Every scene with every combination of values: (its settings, what the command asks for in it)."""
+    found, asked = {}, {}
     for (scene, around), *chosen in product(scenes.items(), *([(key, v) for v in each] for key, each in vary)):
         told = [f"{key}={value}" for key, value in chosen]
         name = ", ".join(filter(None, [scene, *told]))
-        found[name], above[name] = [*around], [*overrides, *told]
-    return found, above
+        found[name], asked[name] = [*around], [*overrides, *told]
+    return found, asked
 
 
 def values(word: str) -> tuple[str, list[str]]:

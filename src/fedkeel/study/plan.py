@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from fedkeel.config import yamltext
 from fedkeel.config.experiment import Experiment
+from fedkeel.config.section import RULES
 from fedkeel.errors import InputError, label
 
 At = Literal["time", "rounds", "uploads", "bytes"]
@@ -37,8 +39,10 @@ class Measure:
     """The variant that the others are compared with, seed by seed."""
 
     def __post_init__(self) -> None:
-        if self.last < 1 or (self.until is not None and not self.until > 0):
-            raise InputError("measure: last and until are not accepted; accepted: numbers above 0")
+        if self.last < 1:
+            raise InputError(f"last: {self.last} is not accepted; accepted: at least 1")
+        if self.until is not None and not self.until > 0:
+            raise InputError(f"until: {self.until:g} is not accepted; accepted: a number above 0")
         if self.target is not None and not 0 < self.target <= 1:
             raise InputError(f"target: {self.target:g} is not accepted; accepted: an accuracy above 0 and at most 1")
 
@@ -112,38 +116,78 @@ def cross(
     variants: Mapping[str, Sequence[str]],
     seeds: Sequence[int],
     only: Mapping[str, Sequence[int]] | None = None,
-    above: Mapping[str, Sequence[str]] | None = None,
+    asked: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Case, ...]:
     """Every variant in every scene with every seed; `only` has the seeds of variants that run with fewer.
 
-    Scenes and variants are lists of settings as on the command line. They stand on top of the base: first those of the
-    scene, then those of the variant, then those that `above` has for the scene.
+    Scenes and variants are lists of settings as on the command line. They stand on top of the base, first those of the
+    scene, then those of the variant. What is `asked` for all runs of a scene is around them: sections below, so that a
+    variant may change a setting of one, and single settings above.
     """
     check_count(len(scenes) * len(variants) * len(seeds))
     cases = []
     for scene, around in scenes.items():
         for variant, settings in variants.items():
             for seed in (only or {}).get(variant, seeds):
-                experiment = _described(
-                    base, [*around, *settings, *(above or {}).get(scene, ())], f"seed={seed}", place_of(scene, variant)
-                )
+                whole = (asked or {}).get(scene, ())
+                layers = [
+                    [word for word in whole if "." not in key_of(word)],
+                    around,
+                    settings,
+                    [word for word in whole if "." in key_of(word)],
+                ]
+                experiment = _described(base, layers, f"seed={seed}", place_of(scene, variant))
                 cases.append(Case(case_name(scene, variant, seed), scene, variant, seed, experiment))
     return tuple(cases)
 
 
-def _described(base: Mapping[str, Any], settings: Iterable[str], seed: str, where: str) -> Experiment:
-    """Settings on top of each other: what comes later replaces what came before, a section all that is in it."""
-    last: dict[str, str] = {}
-    for word in settings:
-        key = word.partition("=")[0]
-        last = {name: each for name, each in last.items() if name != key and not name.startswith(f"{key}.")}
-        last[key] = word
-    if "seed" in last:
-        raise InputError(f"seed: {last['seed']} is not accepted here; accepted: --seeds, or seeds in the file")
+def _described(base: Mapping[str, Any], layers: Sequence[Sequence[str]], seed: str, where: str) -> Experiment:
+    """Layers of settings on top of each other: what comes later replaces what came before."""
     try:
-        return Experiment.build(base, [*last.values(), seed])
+        settings: list[str] = []
+        for layer in layers:
+            settings = [*(word for word in settings if not _replaced(word, layer)), *layer]
+        given = next((word for word in settings if key_of(word) == "seed"), None)
+        if given is not None:
+            raise InputError(f"seed: {given} is not accepted here; accepted: --seeds, or seeds in the file")
+        return Experiment.build(base, [*settings, seed])
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def _replaced(word: str, layer: Sequence[str]) -> bool:
+    """Whether a layer sets the same; a section that would undo a setting without saying anything of it is refused."""
+    key = key_of(word)
+    if any(says(other, key) for other in layer):
+        return True
+    section = next((other for other in map(key_of, layer) if key.startswith(f"{other}.")), None)
+    if section is not None:
+        raise InputError(
+            f"{label(section)}: it would undo {label(word)}, which a scene or the command sets; accepted: {label(key)} "
+            f"beside {label(section)}, in the same place"
+        )
+    return False
+
+
+def key_of(word: str) -> str:
+    """The dotted key of a setting; `client` and `server` are the algorithm's."""
+    key = word.partition("=")[0]
+    return f"algorithm.{key}" if key in RULES else key
+
+
+def says(word: str, asked: str) -> bool:
+    """Whether a setting says what is asked; a section in braces says what it holds."""
+    key = key_of(word)
+    if key == asked:
+        return True
+    if not asked.startswith(f"{key}."):
+        return False
+    value = yamltext.parse(key, word.partition("=")[2])
+    for part in asked.removeprefix(f"{key}.").split("."):
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 def place_of(scene: str, variant: str) -> str:

@@ -65,7 +65,7 @@ class Outcome(Listed):
     @property
     def early(self) -> bool:
         """Whether it is judged by its first few evaluations, although there are more."""
-        return self.state == "finished" and self.kept < min(FEW, len(self.history))
+        return self.state == "finished" and 0 < self.kept < min(FEW, len(self.history))
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -242,10 +242,12 @@ def _state(listed: Listed) -> State:
     folder = listed.folder
     if listed.failure is not None:
         return "pruned" if listed.pruned else "failed"
-    going_on = worked_on(folder)  # looked at first: a run that ends meanwhile is finished
     if complete(folder):
         return "finished"
-    return "not begun" if not begun(folder) else "going on" if going_on else "stopped"
+    if not begun(folder):
+        return "not begun"
+    going_on = worked_on(folder)
+    return "finished" if complete(folder) else "going on" if going_on else "stopped"  # it may have ended meanwhile
 
 
 def _damaged(folder: Path, what: str) -> InputError:

@@ -8,11 +8,10 @@ from math import isfinite
 from typing import Any
 
 from fedkeel.config import yamltext
-from fedkeel.config.experiment import Experiment
 from fedkeel.config.spelling import flow
 from fedkeel.errors import InputError, shown
 from fedkeel.study.files import StudyFile, check_seeds, comparison, values
-from fedkeel.study.plan import At, Case, Comparison, Measure, check_count, cross
+from fedkeel.study.plan import At, Case, Comparison, Measure, check_count, cross, key_of
 
 SEARCH, TRIALS = "search.json", "trials.jsonl"
 LOGARITHMIC = 10
@@ -137,9 +136,10 @@ class Search:
     def _fit(self, key: str, bounds: Bounds) -> Bounds:
         if not (isinstance(bounds.low, int) and isinstance(bounds.high, int)):
             return bounds
-        settings = [*self.overrides, *self.first.words, f"{key}={flow(bounds.low + 0.5)}"]
+        others = [word for word in self.first.words if key_of(word) != key]
+        words = [*others, f"{key}={flow(bounds.low + 0.5)}"]  # with all digits
         try:
-            cross(self.base, {"": []}, {"": settings}, self.seeds[:1])
+            cross(self.base, {"": []}, {"": words}, self.seeds[:1], asked={"": self.overrides})
         except InputError:
             return replace(bounds, whole=True)
         return bounds
@@ -168,7 +168,7 @@ class Search:
 
     def cases(self, trial: Trial) -> tuple[Case, ...]:
         """The runs of a trial."""
-        made = cross(self.base, {"": []}, {trial.variant: [*self.overrides, *trial.words]}, self.seeds)
+        made = cross(self.base, {"": []}, {trial.variant: trial.words}, self.seeds, asked={"": self.overrides})
         return tuple(
             Case(f"trial{trial.number:04d}-seed{each.seed}", "", each.variant, each.seed, each.experiment)
             for each in made
@@ -191,7 +191,7 @@ class Search:
     def told(self) -> dict[str, Any]:
         """What makes it this search and no other."""
         space = {key: vars(each) if isinstance(each, Bounds) else each for key, each in self.space.items()}
-        experiment = Experiment.build(self.base, self.overrides).model_dump(mode="json", exclude={"executor"})
+        experiment = self.cases(self.first)[0].experiment.model_dump(mode="json", exclude={"executor"})
         return {"space": space, "seeds": [*self.seeds], "experiment": experiment, "at": self.measure.at}
 
 

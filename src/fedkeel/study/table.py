@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isinf
+from math import inf, isinf
 from typing import Any, Literal
 
 import numpy as np
@@ -89,9 +89,9 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
     if any(run.state in LEFT for variant in values for run in results.of(scene, variant)):
         return nobody, "some runs are still to come"
     if sum(len(seeds) > 1 for seeds in values.values()) < 2:
-        return nobody, "with one seed, differences may be noise"
+        return nobody, "it takes several seeds to tell a difference from noise"
     early = next((run for variant in values for run in results.of(scene, variant) if run.early), None)
-    if early is not None:
+    if early is not None and results.limits[scene] < (results.measure.until or inf):
         count = f"{early.kept} evaluation{'s' if early.kept > 1 else ''}"
         return nobody, f"{early.variant} is judged by its first {count}; another run ended too soon after that"
     leaders = statistics.best(values)
@@ -242,6 +242,8 @@ def columns(results: Results) -> list[dict[str, Any]]:
                 "compared_where": _finite(results.limits.get(line.scene)),
                 "finished": line.finished,
                 "failed": line.failed,
+                "pruned": line.pruned,
+                "pending": line.pending,
                 **_bounds("accuracy", line.accuracy),
                 "best_accuracy": _mean(line.best_accuracy),
                 "loss": _mean(line.loss),

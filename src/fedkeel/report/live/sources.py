@@ -72,7 +72,7 @@ class Sources:
     def mark(self, folders: Sequence[Path]) -> Mark:
         """Differs before and after a row, an end, a kill or a failure of the runs in these folders, or a new plan."""
         files = tuple((str(path), *_stamp(path)) for path in self._files(folders))
-        return files + tuple((str(path), 0, worked_on(path)) for path in folders if not complete(path))
+        return files + tuple((str(path), 0, worked_on(path)) for path in folders if begun(path) and not complete(path))
 
     def _files(self, folders: Sequence[Path]) -> Iterator[Path]:
         for path in self.paths:

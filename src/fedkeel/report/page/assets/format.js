@@ -119,7 +119,7 @@ function capital(text) {
 
 /** What the variants are: settings, where all are called by some, as in a sweep. */
 function word(digest) {
-  return digest.variants.every((each) => each.name.includes("=")) ? "setting" : "method";
+  return digest.variants.every((each) => /^[a-z_.]+=/.test(each.name)) ? "setting" : "method";
 }
 
 function listed(words) {

@@ -88,8 +88,8 @@ function heading(digest) {
   ].filter(Boolean);
   const notes = digest.notes.map((each) => note(sentenceCase(each)));
   if (runs.stopped && !runs["going on"]) {
-    const are = runs.stopped > 1 ? "runs were" : "run was";
-    notes.push(note(`${runs.stopped} ${are} stopped, and no process works on them now.`));
+    const [are, them] = runs.stopped > 1 ? ["runs were", "them"] : ["run was", "it"];
+    notes.push(note(`${runs.stopped} ${are} stopped, and no process works on ${them} now.`));
     if (digest.way_on) notes.push(repeat(digest.way_on, "To go on"));
   }
   const failed =
