@@ -11,6 +11,7 @@ from scipy.stats import t, ttest_rel  # type: ignore[import-untyped]
 
 from fedkeel.study.plan import Measure
 from fedkeel.study.results import Results, collect
+from fedkeel.study.statistics import Leaders
 from fedkeel.study.store import Store
 from fedkeel.study.table import columns, evaluations, judged, lines, many_tasks, run_columns
 from tests.helpers.studies import by_hand, fill, row, write_run
@@ -111,6 +112,27 @@ def test_a_run_that_is_judged_too_early_allows_no_verdict(tmp_path: Path) -> Non
     found = collect(plan, tmp_path)
     assert [line.standing for line in lines(found)] == ["", ""]
     assert judged(found, "")[1] == "slow is judged by its first 1 evaluation; another run ended too soon after that"
+
+
+def test_where_the_user_chose_the_place_a_few_evaluations_are_enough(tmp_path: Path) -> None:
+    cells = [(name, seed) for name in ("good", "plain") for seed in range(4)]
+    plan = by_hand([("", *cell) for cell in cells], Measure("rounds", until=2, reference="plain"))
+    gap = {"good": 0.2, "plain": 0.0}
+    runs = {(name, seed): [row(n, 0.3 + gap[name] + seed / 90 + n / 99) for n in range(1, 9)] for name, seed in cells}
+    runs["good", 0][1]["accuracy"] += 0.01  # equal differences would tell nothing
+    fill(plan, tmp_path, runs)
+    assert judged(collect(plan, tmp_path), "") == (Leaders("good", ()), "")
+
+
+def test_a_run_that_is_left_out_keeps_nobody_from_a_verdict(tmp_path: Path) -> None:
+    cells = [(name, seed) for name in ("good", "plain", "rare") for seed in range(4)]
+    plan = by_hand([("", *cell) for cell in cells], Measure("time"))
+    gap = {"good": 0.2, "plain": 0.0, "rare": 0.0}
+    runs = {(name, seed): [row(n, 0.3 + gap[name] + seed**2 / 900) for n in (1, 2, 3, 4)] for name, seed in cells}
+    runs |= {("rare", seed): [row(n, 0.9) for n in (9, 10, 11, 12)] for seed in range(4)}
+    runs["good", 0][3]["accuracy"] += 0.01
+    fill(plan, tmp_path, runs)
+    assert judged(collect(plan, tmp_path), "")[0].best == "good"
 
 
 def test_as_many_may_be_best_as_are_marked(tmp_path: Path) -> None:
