@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel.errors import InputError, unknown
+from fedkeel.study.places import scale
 from fedkeel.study.plan import At
-from fedkeel.study.results import Outcome, State, scale
+from fedkeel.study.results import Outcome, State
 
 Numbers = NDArray[np.float64]
 SCALES: tuple[At, ...] = get_args(At)

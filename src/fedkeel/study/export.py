@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from fedkeel.errors import InputError
 from fedkeel.record.durable import whole
+from fedkeel.study.places import words as place_on
 from fedkeel.study.plan import Measure
 from fedkeel.study.results import Results
-from fedkeel.study.results import told as place_on
 from fedkeel.study.statistics import Difference, Interval
 from fedkeel.study.table import Line, by_scene, columns, evaluations, run_columns
 

@@ -15,6 +15,7 @@ from fedkeel.record.folder import begun, complete, worked_on
 from fedkeel.record.runs import RunRecord
 from fedkeel.record.schema import EXPERIMENT, SUMMARY
 from fedkeel.study.kept import KeptPlan
+from fedkeel.study.places import scale, words
 from fedkeel.study.plan import At, Comparison, Measure
 from fedkeel.study.store import Store
 
@@ -26,7 +27,6 @@ State = Literal["finished", "failed", "pruned", "going on", "stopped", "not begu
 """A run that was stopped or killed is `stopped` until somebody goes on with it; a search prunes trials."""
 LEFT: tuple[State, ...] = ("going on", "stopped", "not begun")
 """Of runs that are still to come to their end."""
-UNITS: dict[At, str] = {"time": "virtual seconds", "rounds": "rounds", "uploads": "uploads", "bytes": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -267,27 +267,6 @@ def _summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def told(place: float, at: At) -> str:
-    """A place on a scale, in words: '1 round', '600 virtual seconds', '2.85 MB'."""
-    if at == "bytes":
-        return f"{place / 1e6:,.4g} MB"
-    unit = UNITS[at]
-    return f"{place:,.6g} {unit.removesuffix('s') if place == 1 else unit}"
-
-
-def scale(row: dict[str, Any], at: At) -> float:
-    """Where on a scale an evaluation is."""
-    match at:
-        case "time":
-            return float(row["virtual_seconds"])
-        case "rounds":
-            return float(row["round"])
-        case "uploads":
-            return float(row["updates"])
-        case "bytes":
-            return float(row["bytes_up"] + row["bytes_down"])
-
-
 def _stopped(outcome: Outcome) -> bool:
     """Whether a run ended because it reached its target: had it gone on, it would be compared elsewhere."""
     assert outcome.record is not None
@@ -323,8 +302,8 @@ def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]
         return []
     more = "limit_seconds and enough rounds" if at == "time" else "as many rounds for all"
     return [
-        f"{where}compared at {told(limit, at)}, where {first.variant} (seed {first.seed}) ended; what came "
-        f"later does not count: {', '.join(longer)} went on to {told(max(ends.values()), at)} (to compare elsewhere, "
+        f"{where}compared at {words(limit, at)}, where {first.variant} (seed {first.seed}) ended; what came "
+        f"later does not count: {', '.join(longer)} went on to {words(max(ends.values()), at)} (to compare elsewhere, "
         f"set {more})"
     ]
 
@@ -341,12 +320,12 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
         if measure.until is not None and limit < measure.until:
             first = min(done, key=lambda each: _end(each, measure.at))
             found.append(
-                f"{where}compared at {told(limit, measure.at)}, where {first.variant} (seed {first.seed}) "
-                f"ended, not at {told(measure.until, measure.at)}: with more rounds, it would go on till then"
+                f"{where}compared at {words(limit, measure.at)}, where {first.variant} (seed {first.seed}) "
+                f"ended, not at {words(measure.until, measure.at)}: with more rounds, it would go on till then"
             )
         elif measure.until is None:
             found += _passed_over(where, limit, done)
         late = [f"{each.variant} (seed {each.seed})" for each in done if not each.kept]
         if late:
-            found.append(f"{where}no evaluation yet at {told(limit, measure.at)}, so left out: {', '.join(late)}")
+            found.append(f"{where}no evaluation yet at {words(limit, measure.at)}, so left out: {', '.join(late)}")
     return found

@@ -19,8 +19,8 @@ from fedkeel.record.runs import RunRecord
 from fedkeel.runner.stopping import PartStop, Stop
 from fedkeel.study.crew import DIED
 from fedkeel.study.engine import Begun, SettingsError, Watcher, execute
+from fedkeel.study.places import scale
 from fedkeel.study.plan import Case, Measure, place_of
-from fedkeel.study.results import scale
 from fedkeel.study.space import SEARCH, TRIALS, Search, Trial, distribution
 from fedkeel.study.store import PRUNED, Store
 from fedkeel.study.tasks import Ended, Moved

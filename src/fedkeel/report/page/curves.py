@@ -8,7 +8,8 @@ from typing import Any
 from fedkeel.report.page.cells import Cell
 from fedkeel.report.page.compact import numbers, thinned
 from fedkeel.study.curves import SCALES, mean_curve
-from fedkeel.study.results import Outcome, scale
+from fedkeel.study.places import scale
+from fedkeel.study.results import Outcome
 
 COLUMNS = ("accuracy", "loss", "train_loss")
 MOST_POINTS = 200

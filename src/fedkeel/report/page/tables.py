@@ -7,7 +7,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from fedkeel.report.page.compact import EXACT, number, plain
-from fedkeel.study.results import UNITS, Results
+from fedkeel.study.places import UNITS
+from fedkeel.study.results import Results
 from fedkeel.study.statistics import Difference, Interval
 from fedkeel.study.table import Line, judged, lines, many_tasks
 
