@@ -1,6 +1,7 @@
 """`compare`, `sweep`, `report` and `export` as a user meets them."""
 
 import csv
+import io
 import json
 import re
 import subprocess
@@ -8,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedkeel import Experiment
+from fedkeel.cli import outcome
 from fedkeel.cli.compare import numbers
 from fedkeel.cli.outcome import show
 from fedkeel.cli.studying import Pace, spell
@@ -193,6 +196,25 @@ def test_a_table_that_leaves_the_command_is_never_broken(tmp_path: Path, capsys:
     show(collect(plan, tmp_path))
     printed = capsys.readouterr().out.splitlines()
     assert sum("a variant with a long name" in line and " ± " in line for line in printed) == 2, printed
+
+
+def test_a_narrow_terminal_has_the_first_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = io.StringIO()
+    monkeypatch.setattr(outcome, "console", Console(file=printed, width=30, force_terminal=True, color_system=None))
+    outcome._print(["", "accuracy, %", "against b", "runs"], [["a", "50.00 ± 1.00", "+1.00", "2 of 2"]], "")
+    assert [line.split() for line in printed.getvalue().splitlines()] == [
+        ["accuracy,", "%", "against", "b"],
+        ["a", "50.00", "±", "1.00", "+1.00"],
+        ["(too", "wide", "for", "this", "terminal:", "runs)"],
+    ]
+
+
+def test_a_report_against_another_reference_leaves_the_usual_one(compared: tuple[Path, str]) -> None:
+    usual = (compared[0] / "here" / "report.html").read_bytes()
+    done = fedkeel("report", "here", "--reference", "fedprox", cwd=compared[0])
+    assert done.stdout == "here/report-against-fedprox.html\n"
+    assert (compared[0] / "here" / "report.html").read_bytes() == usual
+    assert (compared[0] / "here" / "report-against-fedprox.html").read_bytes() != usual
 
 
 @pytest.mark.slow
