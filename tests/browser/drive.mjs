@@ -167,6 +167,14 @@ async function narrow(browser) {
   );
   found.opened = await overflow(page);
   await shoot(page, "phone");
+  found.chartsOnPaper = await page.evaluate(async () => {
+    window.dispatchEvent(new Event("beforeprint"));
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const page = document.querySelector("main").clientWidth;
+    const widths = [...document.querySelectorAll("#curves canvas")].map((each) => each.getBoundingClientRect().width / page);
+    window.dispatchEvent(new Event("afterprint"));
+    return widths;
+  });
 }
 
 async function dark(browser) {

@@ -153,6 +153,10 @@ def test_dark_and_light(seen: dict[str, Any]) -> None:
 
 def test_it_can_be_printed(seen: dict[str, Any]) -> None:
     assert seen["printed"] > 10_000
+    wide, *others = seen["chartsOnPaper"]  # also from a narrow window
+    assert wide > 0.8
+    assert others
+    assert max(others) < 0.5
 
 
 def test_names_are_text(visit: Callable[[Results, str], dict[str, Any]], written: Make) -> None:
