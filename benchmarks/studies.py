@@ -5,7 +5,8 @@ python benchmarks/studies.py publish mnist-linear DIR              # into benchm
 python benchmarks/studies.py show mnist-linear                     # the table of the stored results
 
 A study compared by rounds has columns for rounds and learning rates; others tell the way to the target in virtual
-seconds, uploads and bytes. What lies behind the point where runs are compared does not count.
+seconds, uploads and bytes. What lies behind the point where runs are compared does not count. One that is compared at
+equal time also has the accuracies after equally many uploads: as many as the run with the fewest had.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,17 @@ def rows(study: StudyFile, folder: Path) -> list[Row]:
             raise _incomplete(folder, f"the run {run.name}: {run.failure or run.state}")
         if run.state == "finished" and not run.kept:
             raise _incomplete(folder, f"the run {run.name}: no evaluation where runs are compared")
-    return [row(run) for run in found.outcomes]
+    if full.measure.at != "time":
+        return [row(run) for run in found.outcomes]
+    counted = replace(full.measure, at="uploads", until=None)
+    by_uploads = collect(plan.model_copy(update={"measure": counted}), folder)
+    pairs = zip(found.outcomes, by_uploads.outcomes, strict=True)
+    return [row(run) | at_uploads(same, by_uploads.limits) for run, same in pairs]
+
+
+def at_uploads(run: Outcome, limits: Mapping[str, float]) -> Row:
+    """What is stored of a run where all runs of its scene have had equally many uploads."""
+    return {} if run.state == "failed" else {"uploads": int(limits[run.scene]), "accuracy_at_uploads": run.accuracy}
 
 
 def _incomplete(folder: Path, what: str) -> InputError:
@@ -165,6 +177,8 @@ def cells(study: StudyFile, runs: Sequence[Row], base: Sequence[Row]) -> dict[st
         line["learning rate, first to last round"] = " to ".join(f"{rate:.3g}" for rate in ends)
     else:
         line |= way(study, runs, base)
+        if "uploads" in runs[0]:
+            line |= measured(study, runs, base, "accuracy_at_uploads", f"after {runs[0]['uploads']} uploads")
     if "local_accuracy" in runs[0]:
         own = [cell([run["local_accuracy"][key] for run in runs]) for key in ("mean", "std")]
         line["participants' own models: mean, std"] = ", ".join(own)

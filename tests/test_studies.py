@@ -209,6 +209,28 @@ def test_a_study_not_compared_by_rounds_tells_virtual_seconds_uploads_and_bytes(
     ]
 
 
+def test_a_study_at_equal_time_also_tells_accuracies_after_equally_many_uploads() -> None:
+    study = StudyFile(target=0.7, at="time", reference="plain")
+    rows = [row("plain", 0, 400.0) | {"uploads": 210, "accuracy_at_uploads": 0.66}]
+    rows += [row("fast", 0, 50.0) | {"uploads": 210, "accuracy_at_uploads": 0.61}]
+    header, _, *lines = (line.split("|")[1:-1] for line in studies.table(study, rows).splitlines())
+    assert [cell.strip() for cell in header[-2:]] == ["after 210 uploads", "after 210 uploads, against plain"]
+    assert [[cell.strip() for cell in line[-2:]] for line in lines] == [["66.00", ""], ["61.00", "-5.00"]]
+
+
+@pytest.mark.slow
+def test_equal_uploads_are_as_many_as_the_run_with_the_fewest_had(place: Path) -> None:
+    text = (place / "tiny.yaml").read_text().replace("at: rounds, until: 2", "at: time")
+    wide = "plain: [], slow: [per_round=3], wild: [local.lr=1.0e+38]}}"
+    (place / "tiny.yaml").write_text(text.partition("plain: [],")[0] + wide)
+    execute(kept(place).cases, place / "out", jobs=2)
+    studies.publish("tiny", place / "out")
+    found = {(each["variant"], each["seed"]): each for each in json.loads((place / "study-tiny.json").read_text())[:6]}
+    assert {each.get("uploads") for each in found.values()} == {6, None}  # three rounds of two
+    assert found["plain", 0]["accuracy_at_uploads"] == accuracies(place, "plain", 0)[2]
+    assert found["slow", 0]["accuracy_at_uploads"] == accuracies(place, "slow", 0)[1]
+
+
 def test_nothing_is_compared_with_a_reference_that_diverged() -> None:
     study = StudyFile(target=0.7, at="time", reference="plain")
     lost = {"scene": "", "variant": "plain", "seed": 1, "diverged": "training diverged"}
