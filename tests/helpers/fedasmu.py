@@ -25,7 +25,7 @@ class Server:
     def __init__(self, w: Vector, rule: DynamicMixing) -> None:
         self.models, self.rule = {1: w}, rule
         self.control = np.tile(rule.control, (1 if rule.shared_control else N, 1))
-        self.made: dict[int, tuple[float, float, int, float]] = {}
+        self.made: dict[int, tuple[Vector, float, int, float, float, float]] = {}
 
     @property
     def version(self) -> int:
@@ -37,10 +37,10 @@ class Server:
         row = 0 if rule.shared_control else client
         lambda_, sigma, iota = self.control[row]
         if start in self.made:
-            xi, alpha, age, under = self.made[start]
-            q = g @ (self.models[start] - self.models[start - 1]) / alpha
-            k, z = rule.mu_a / (1 + rule.mu_a * xi) ** 2, 1 / (np.sqrt(under) * age**sigma)
-            by_sigma = -(np.log(max(sigma, TINY)) if rule.reading == "literal" else lambda_ * np.log(age)) * k * q * z
+            along, xi, age, under, theirs, power = self.made[start]
+            q = g @ along
+            k, z = rule.mu_a / (1 + rule.mu_a * xi) ** 2, 1 / (np.sqrt(under) * age**power)
+            by_sigma = -(np.log(max(power, TINY)) if rule.reading == "literal" else theirs * np.log(age)) * k * q * z
             lambda_ = np.clip(lambda_ - rule.lambda_lr * k * q * z, 1e-3, 1e3)
             sigma = np.clip(sigma - rule.sigma_lr * by_sigma, 0, 5)
             iota = np.clip(iota - rule.iota_lr * k * q, 0, 1)
@@ -49,7 +49,7 @@ class Server:
         xi = lambda_ / (np.sqrt(root) * age**sigma) + iota
         alpha = rule.mu_a * xi / (1 + rule.mu_a * xi)
         self.models[t + 1] = (1 - alpha) * self.models[t] + alpha * uploaded
-        self.made[t + 1] = xi, alpha, age, root
+        self.made[t + 1] = uploaded - self.models[t], xi, age, root, lambda_, sigma
         return float(alpha)
 
 

@@ -25,6 +25,7 @@ from fedkeel.methods.mixing import (
     saturated,
     server_gradients,
 )
+from fedkeel.methods.server import ServerState
 from tests.helpers import arrivals
 from tests.helpers.fedasmu import LAYOUT, RATES, Bowls, D, Server, fresh_model, job, upload
 from tests.helpers.federation import N, Vector
@@ -189,6 +190,32 @@ def test_a_hundred_arrivals_by_hand(
         seen.append(used)
     assert state.memory["control"].shape == (1 if shared else N, 3)
     assert np.ptp(seen, axis=0).min() > 0.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_slope_is_that_of_the_mixing_that_made_the_model_whoever_was_mixed_in(seed: int) -> None:
+    """Finite differences through the rule itself: one device's mixing, and the step that another then takes."""
+    bowl, rng = Bowl(seed), np.random.default_rng(seed)
+    rates = {"lambda_lr": 0.01, "sigma_lr": 0.02, "iota_lr": 0.003}
+    rule = AsynchronousMixing(mu_a=0.8, **rates)
+    first = rule.init(arrivals.vector(bowl.here), LAYOUT, torch.ones(2))
+    theirs, own = (7.0, 0.8, 0.1), (2.0, 3.0, 0.5)
+    there = arrivals.arrival(bowl.there, rng.normal(size=D), layout=LAYOUT)
+
+    def mixed(*control: float) -> ServerState:
+        controls = torch.tensor([control, own], dtype=torch.float64)
+        return rule.receive(replace(first, memory={"control": controls}), there, arrivals.view(8, 3, client=0))[0]
+
+    def loss(*control: float) -> float:
+        w = mixed(*control).w.numpy()
+        return float(w @ bowl.a @ w / 2 - bowl.b @ w)
+
+    state = mixed(*theirs)
+    w = state.w.numpy()
+    update = arrivals.arrival(w - 0.1 * (bowl.a @ w - bowl.b), w, lr=0.1, layout=LAYOUT)
+    _, receipt = rule.receive(state, update, arrivals.view(9, 9, client=1))
+    moved = np.array([receipt.notes[name] for name in ("lambda", "sigma", "iota")]) - own
+    np.testing.assert_allclose(moved, -np.array([*rates.values()]) * differences(loss, theirs), rtol=1e-5, atol=1e-9)
 
 
 def test_at_the_paper_rates_the_control_parameters_hardly_move() -> None:

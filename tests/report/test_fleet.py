@@ -138,6 +138,17 @@ def test_the_command_prints_a_table_and_draws(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_command_shows_fixed_jobs_without_a_time_for_samples(tmp_path: Path) -> None:
+    dealt = ["partition=dirichlet", "partition.alpha=0.3", "fleet.speed_ratio=4", "fleet.job=fixed"]
+    done = fedkeel("fleet", "show", *QUICK, *dealt, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = rows(done.stdout)
+    assert "milliseconds a sample" not in table
+    assert table["seconds of training"] == ["10", "25", "25", "40"]
+    assert "slowest to fastest: 4 for equal epochs, 4 for jobs" in done.stdout
+
+
+@pytest.mark.slow
 def test_the_command_shows_a_trace_and_what_a_model_costs(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(TRACE)
     (tmp_path / "e.yaml").write_text("fleet: {profile: trace.csv, dropout: 0.1, latency_seconds: 2}\n")

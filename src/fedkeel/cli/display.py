@@ -174,7 +174,7 @@ def fleet(devices: Fleet, costs: JobCosts, nbytes: int, figure: Path) -> None:
     for column in ("", "min", "median", "mean", "max"):
         table.add_column(column, justify="right" if column else "left")
     for name, values, matters in (
-        ("milliseconds a sample", 1e3 * devices.seconds / devices.unit, True),
+        ("milliseconds a sample", 1e3 * devices.seconds / devices.unit, not devices.fixed),
         ("seconds of training", costs.training, True),
         (f"seconds to exchange {nbytes / 1e6:.3g} MB", costs.exchange, costs.exchange.any()),
         ("seconds of a job", costs.job, costs.exchange.any()),
@@ -191,7 +191,8 @@ def fleet(devices: Fleet, costs: JobCosts, nbytes: int, figure: Path) -> None:
     console.print(f"{len(devices)} devices{f', {without} of them without data' if without else ''}")
     console.print(table)
     console.print(
-        f"slowest to fastest: {devices.seconds.max() / devices.seconds.min():.4g} for equal work, "
+        f"slowest to fastest: {devices.seconds.max() / devices.seconds.min():.4g} for equal "
+        f"{'epochs' if devices.fixed else 'work'}, "
         f"{costs.job.max() / costs.job.min():.4g} for jobs"
     )
     free = [

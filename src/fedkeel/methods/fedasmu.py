@@ -220,7 +220,7 @@ class DynamicMixing(Switches, Proposals, ServerRule):
         controls[row] = control
         if view.version not in view.held:
             log.pop(view.version, None)
-        mixing = torch.tensor([xi, root, staleness], dtype=torch.float64)
+        mixing = torch.tensor([xi, root, staleness, lambda_, sigma], dtype=torch.float64)
         log[view.version + 1] = {"delta": update.w[0] - state.w, "mixing": mixing}
         after = ServerState(mix(state.w, update.w[0], alpha), {**state.memory, "control": controls}, log)
         return after, Receipt(alpha, notes={"lambda": lambda_, "sigma": sigma, "iota": iota})
@@ -228,6 +228,7 @@ class DynamicMixing(Switches, Proposals, ServerRule):
     def _adapted(self, control: Tensor, logged: Message | None, update: Updates) -> Tensor:
         """[3], after a step of Eq. 3 on the loss of the model that the job started from, if it was mixed at all.
 
+        The slopes are those of the mixing that made that model, with the control parameters of whoever was mixed in.
         Errata (`literal`): Eq. 4 and 5 take w_i - w_o for a gradient, not for its opposite, divide it by epochs in
         place of steps, and count a merged model in.
         """
@@ -239,8 +240,7 @@ class DynamicMixing(Switches, Proposals, ServerRule):
         else:
             length, moved = float(update.length), own_displacement(update)
         along = -float(moved @ logged["delta"]) / length if length else 0.0
-        xi, root, staleness = logged["mixing"].tolist()
-        lambda_, sigma, _ = control.tolist()
+        xi, root, staleness, lambda_, sigma = logged["mixing"].tolist()
         slopes = server_gradients(along, xi, root, staleness, lambda_, sigma, self.mu_a, self.reading)
         rates = (self.lambda_lr, self.sigma_lr, self.iota_lr)
         step = torch.tensor([rate * slope for rate, slope in zip(rates, slopes, strict=True)], dtype=torch.float64)

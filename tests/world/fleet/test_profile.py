@@ -51,6 +51,24 @@ def test_seconds_per_sample_take_the_place_of_a_jobs() -> None:
     assert sorted(slower.train_seconds(ALL, np.full(4, 4))) == pytest.approx([1, 5 / 3, 7 / 3, 3])
 
 
+@pytest.mark.parametrize("kind", ["uniform", "lognormal", "tiers"])
+def test_fixed_jobs_take_a_devices_own_time_whatever_it_holds(kind: str) -> None:
+    sizes = np.random.default_rng(0).integers(1, 4000, 100)
+    devices = fleet(sizes, profile=kind, speed_ratio=5, fastest_job_seconds=7, job="fixed")
+    equal = fleet(np.full(100, 9), profile=kind, speed_ratio=5, fastest_job_seconds=7)
+    seconds = devices.train_seconds(np.arange(100), sizes * 5)
+    assert (seconds.min(), seconds.max()) == (7, 35)
+    assert seconds.tolist() == equal.train_seconds(np.arange(100), np.full(100, 45)).tolist()
+    np.testing.assert_allclose(devices.train_seconds(np.arange(100), sizes * 3), 0.6 * seconds, rtol=1e-14)
+    np.testing.assert_allclose(devices.train_seconds(np.arange(100), sizes), 0.2 * seconds, rtol=1e-14)
+
+
+def test_fixed_jobs_of_who_has_nothing_and_of_some_only() -> None:
+    devices = fleet(job="fixed")
+    assert devices.train_seconds(ALL, SIZES * 5).tolist() == [10, 0, 10, 10]
+    assert devices.train_seconds(np.array([2, 0]), np.array([750, 100])).tolist() == [5, 2]
+
+
 def test_links_that_are_not_given_take_no_time() -> None:
     assert fleet().upload_seconds(ALL, 10**15).tolist() == [0] * 4
     assert fleet().download_seconds(ALL, np.full(4, 10**15)).tolist() == [0] * 4
@@ -117,5 +135,5 @@ def test_a_fleet_has_a_length_and_the_columns_do_too() -> None:
     devices = fleet(availability=0.5)
     assert len(devices) == 4
     columns = [value for value in vars(devices).values() if isinstance(value, np.ndarray)]
-    assert len(columns) == 8
+    assert len(columns) == 9
     assert all(column.shape == (4,) for column in columns)

@@ -40,6 +40,25 @@ def test_the_clock_by_hand(tmp_path: Path) -> None:
         assert end.virtual_seconds == pytest.approx(start)
 
 
+def test_fixed_jobs_take_the_time_of_their_epochs_whatever_a_device_holds(tmp_path: Path) -> None:
+    """FedSA asks for one epoch at first; FedEnt for a mini-batch before the jobs, until all have answered."""
+    (tmp_path / "trace.csv").write_text("\n".join(["speed_factor", *map(str, FACTORS)]))
+    fleet = {"profile": str(tmp_path / "trace.csv"), "fastest_job_seconds": 3, "job": "fixed"}
+    seen = set()
+    for end in federation.train({"name": "fedsa", "stage1": 0.5}, fleet=fleet)[1]:
+        for client, epochs, began, finished in zip(*columns(end, "client", "epochs", "began", "finished"), strict=True):
+            assert finished - began == pytest.approx(FACTORS[client] * 3 * epochs / federation.EPOCHS)
+            seen.add(epochs)
+    assert seen == {1, 2}
+    surveyed = [FACTORS[client] * 3 * min(federation.BATCH, SIZES[client]) / (2 * SIZES[client]) for client in range(N)]
+    for end in federation.train("fedent", per_round=N, rounds=2, fleet=fleet)[1]:
+        for client, dispatched, began, finished in zip(
+            *columns(end, "client", "dispatched", "began", "finished"), strict=True
+        ):
+            assert began - dispatched == pytest.approx(max(surveyed))
+            assert finished - began == pytest.approx(FACTORS[client] * 3)
+
+
 @pytest.mark.slow
 def test_jobs_are_lost_where_the_streams_say_so() -> None:
     _, ends = federation.train("fedavg", per_round=N, rounds=5, fleet={"dropout": 0.4})

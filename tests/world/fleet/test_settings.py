@@ -20,6 +20,15 @@ ERRORS: list[tuple[list[str], list[str]]] = [
     (["fleet.tiers=1"], ["fleet.tiers: 1", "greater than or equal to 2"]),
     (["fleet.fastest_job_seconds=0"], ["fleet.fastest_job_seconds: 0", "greater than 0"]),
     (["fleet.seconds_per_sample=-1"], ["fleet.seconds_per_sample: -1", "greater than 0"]),
+    (["fleet.job=fix"], ["fleet.job: 'fix'", "'samples' or 'fixed'"]),
+    (
+        ["fleet.job=fixed", "fleet.seconds_per_sample=0.5"],
+        [
+            "fleet.seconds_per_sample: 0.5",
+            "job fixed",
+            "accepted: fleet.fastest_job_seconds in its place, or job samples",
+        ],
+    ),
     (["fleet.uplink_mbps=0"], ["fleet.uplink_mbps: 0", "greater than or equal to 0.000001"]),
     (["fleet.downlink_mbps=-3"], ["fleet.downlink_mbps: -3", "greater than or equal to 0.000001"]),
     (["fleet.bandwidth_divisor=0.1"], ["fleet.bandwidth_divisor: 0.1", "greater than or equal to 1"]),
@@ -56,6 +65,7 @@ def test_everything_comes_back_from_yaml(tmp_path: Path) -> None:
         "profile": "tiers",
         "speed_ratio": 5.0,
         "tiers": 4,
+        "job": "samples",
         "fastest_job_seconds": 2.0,
         "seconds_per_sample": 0.5,
         "uplink_mbps": 1.0,

@@ -82,6 +82,14 @@ def test_seconds_per_sample_are_absolute(tmp_path: Path) -> None:
     assert devices.train_seconds(ALL, np.array([2, 3, 4])).tolist() == [1, 3, 8]
 
 
+def test_fixed_jobs_take_factors_and_refuse_seconds_for_a_sample(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "trace", {"speed_factor": [1, 3, 0.5]})
+    assert fleet(path, job="fixed").train_seconds(ALL, np.full(3, 200)).tolist() == [10, 30, 5]
+    path = write_csv(tmp_path / "trace", {"seconds_per_sample": [0.5, 1, 2]})
+    with pytest.raises(InputError, match=r"trace\.csv has seconds_per_sample, .* accepted: speed_factor in its place"):
+        fleet(path, job="fixed")
+
+
 def test_a_factor_multiplies_the_settings_seconds_per_sample(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "trace", {"speed_factor": [1, 3, 0.5]})
     assert fleet(path, seconds_per_sample=0.25).train_seconds(ALL, np.full(3, 8)).tolist() == [2, 6, 1]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkeel import streams
+from fedkeel.errors import InputError
 from fedkeel.world.fleet.generators import Column, speed_factors
 from fedkeel.world.fleet.settings import FleetSettings, no_link
 from fedkeel.world.fleet.traces import told_columns
@@ -24,8 +25,9 @@ class Fleet:
 
     seconds: Column
     """That training takes for so much work as `unit` says."""
-    unit: float
-    """Samples times epochs: those of a job of average size, or 1."""
+    unit: Column
+    """Samples times epochs: those of a job of average size, of the device's own jobs where these take a fixed time, or
+    1."""
     uplink: Column
     """Bits a second; infinite where an upload takes no time."""
     downlink: Column
@@ -39,6 +41,8 @@ class Fleet:
     """Seconds."""
     phase: Column
     """Seconds at which a period starts."""
+    fixed: bool = False
+    """Whether a device's jobs take the same time however many samples it has."""
     rho: float = 0.0
     tau_max: int | None = None
 
@@ -59,7 +63,7 @@ class Fleet:
         seconds, unit = _speed(settings, told, sizes, epochs, seed)
         return cls(
             seconds=seconds,
-            unit=unit,
+            unit=np.broadcast_to(unit, clients),
             uplink=uplink * 1e6 / settings.bandwidth_divisor,
             downlink=downlink * 1e6 / settings.bandwidth_divisor,
             latency=column("latency_seconds", settings.latency_seconds),
@@ -67,6 +71,7 @@ class Fleet:
             availability=column("availability", settings.availability),
             period=period,
             phase=told["availability_phase"] if "availability_phase" in told else _phases(period, seed),
+            fixed=settings.job == "fixed",
             rho=settings.rho,
             tau_max=settings.tau_max,
         )
@@ -83,8 +88,8 @@ class Fleet:
         return 8.0 * nbytes / self.uplink[clients]
 
     def train_seconds(self, clients: Clients, work: NDArray[np.int64]) -> Column:
-        """[m], for so many samples times epochs each; exact for a job of average size."""
-        return self.seconds[clients] * (work / self.unit)
+        """[m], for so many samples times epochs each; exact for a job of average size, or of a fixed time."""
+        return self.seconds[clients] * (work / self.unit[clients])
 
     def epochs_done(self, asked: int, clients: Clients, seed: int, wave: int) -> NDArray[np.int64]:
         """[m], epochs that each of a wave's clients gets done of those it was asked for.
@@ -152,13 +157,20 @@ class Fleet:
 
 def _speed(
     settings: FleetSettings, told: Mapping[str, Column], sizes: NDArray[np.int64], epochs: int, seed: int
-) -> tuple[Column, float]:
+) -> tuple[Column, Column | float]:
     """The fleet's `seconds` and `unit`."""
     if "seconds_per_sample" in told:
+        if settings.job == "fixed":
+            raise InputError(
+                f"fleet.profile: {settings.profile} has seconds_per_sample, which is not accepted with job fixed, "
+                "where samples do not count; accepted: speed_factor in its place, or job samples"
+            )
         return told["seconds_per_sample"], 1.0
     factors = told["speed_factor"] if "speed_factor" in told else speed_factors(settings, len(sizes), seed)
     if settings.seconds_per_sample is not None:
         return factors * settings.seconds_per_sample, 1.0
+    if settings.job == "fixed":
+        return factors * settings.fastest_job_seconds, np.maximum(sizes, 1) * float(epochs)
     return factors * settings.fastest_job_seconds, float(sizes[sizes > 0].mean()) * epochs
 
 

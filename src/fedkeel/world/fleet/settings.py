@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,8 +33,11 @@ class FleetSettings(Section):
     """Of a generator: how many times as long the slowest device takes as the fastest."""
     tiers: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Of the generator `tiers`: groups of devices that are equally fast."""
+    job: Literal["samples", "fixed"] = "samples"
+    """Whether a job takes longer where there are more samples, or on each device as long as its other jobs, so that the
+    slowest device's takes exactly `speed_ratio` times the fastest's."""
     fastest_job_seconds: Seconds = 10.0
-    """Virtual seconds that a job of average size takes on the fastest device."""
+    """Virtual seconds that a job of average size, or any with `job: fixed`, takes on the fastest device."""
     seconds_per_sample: Seconds | None = None
     """Virtual seconds that the fastest device needs for a sample in an epoch; takes the place of the former."""
     uplink_mbps: Mbps | None = None
@@ -69,6 +72,11 @@ class FleetSettings(Section):
     def _consistent(self) -> Self:
         if self.generated and self.bandwidth_divisor != 1 and self.uplink_mbps is None and self.downlink_mbps is None:
             raise no_link(self.bandwidth_divisor)
+        if self.job == "fixed" and self.seconds_per_sample is not None:
+            raise InputError(
+                f"fleet.seconds_per_sample: {self.seconds_per_sample:g} is not accepted with job fixed, where samples "
+                "do not count; accepted: fleet.fastest_job_seconds in its place, or job samples"
+            )
         if not self.generated and self.speed_ratio != 1:
             raise InputError(
                 f"fleet.speed_ratio: {self.speed_ratio:g} is not accepted with profile {self.profile}, which says how "
