@@ -220,11 +220,10 @@ class MeanField(Control, Inheriting, Average):
 
     @property
     def forgets(self) -> str | None:
+        """Whoever asks for the mean-field terms in every round has no use for those of before."""
         if self.reading == "literal":
-            return "with reading literal, which asks for the mean-field terms in every round; accepted: practical"
-        return (
-            "with a probe, which tells the mean-field terms in every round; accepted: probe false" * self.probe or None
-        )
+            return "with reading literal; accepted: reading practical"
+        return "with a probe; accepted: probe false" if self.probe else None
 
     def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
         """Remark 1: the mean-field terms of the epochs that both runs have; behind them, the base rate."""

@@ -16,8 +16,8 @@ from fedkeel.methods.types import Message, Weighting, mean_shares
 from fedkeel.params import Layout
 
 __all__ = [
-    "Answers", "Brief", "Cohort", "Inheriting", "Message", "Pace", "Plan", "Progress", "Receipt", "ServerRule", "ServerState",
-    "Updates", "View", "Weighting",
+    "Answers", "Brief", "Cohort", "Inheriting", "Message", "Pace", "Plan", "Progress", "Receipt", "ServerRule",
+    "ServerState", "Updates", "View", "Weighting",
 ]  # fmt: skip
 
 
@@ -211,5 +211,5 @@ class Inheriting(ServerRule):
         return self
 
     def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
-        """The state before the first round, given what the earlier run's server remembered; jobs have so many epochs."""
+        """The state before the first round, given what the earlier run remembered; jobs are of so many epochs."""
         raise NotImplementedError

@@ -52,10 +52,12 @@ def remembered(experiment: Experiment, layout: Layout) -> Message | None:
 def _memory(folder: Path, rule: Inheriting, layout: Layout) -> Message:
     _check_run(folder, rule)
     _check_model(folder, layout)
-    memory = _last_state(folder).memory
-    if missing := [name for name in rule.inherits if name not in memory]:
+    state = _last_state(folder)
+    if len(state.w) != layout.size:
+        raise _UnfitError(f"its model is another one (of {len(state.w):,} parameters, not {layout.size:,})")
+    if missing := [name for name in rule.inherits if name not in state.memory]:
         raise _UnfitError(f"its server has not learnt what this one begins with ({', '.join(missing)})")
-    return {name: memory[name] for name in rule.inherits}
+    return {name: state.memory[name] for name in rule.inherits}
 
 
 def _check_run(folder: Path, rule: Inheriting) -> None:
