@@ -19,11 +19,11 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError, StoppedError
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
-from fedkeel.params import FlatModel
+from fedkeel.params import FlatModel, Layout
 from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_space
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
-from fedkeel.runner import folders
+from fedkeel.runner import earlier, folders
 from fedkeel.runner.choice import choose, reasons
 from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
@@ -107,10 +107,13 @@ def run(
 
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder | None:
         places = (None if place is None else Path(place) for place in (out, below))
+        earlier.inherit(simulation, learnt)
         return folders.create(simulation, why, *places)
 
     told = checked(sinks, progress)
-    return _execute(prepare(experiment, data, model), folder, told, stop or Stop())
+    prepared = prepare(experiment, data, model)
+    learnt = earlier.remembered(prepared[0], Layout.of(prepared[2]))
+    return _execute(prepared, folder, told, stop or Stop())
 
 
 def resume(

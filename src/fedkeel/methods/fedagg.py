@@ -25,7 +25,7 @@ from fedkeel.methods.client import ClientRule, Job, Message, Oracle, Sends
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Answers, Brief, Cohort, Plan, ServerState, Updates
+from fedkeel.methods.server import Answers, Brief, Cohort, Inheriting, Plan, ServerState, Updates
 from fedkeel.methods.types import Chance, GradientBatches, Multiple, Reading, Weight
 from fedkeel.params import Layout
 
@@ -207,18 +207,32 @@ def clipped(rates: Tensor, base: Tensor, floor: float, cap: float | None) -> Ten
     return torch.clamp(rates, min=floor * base, max=None if cap is None else cap * base)
 
 
-class MeanField(Control, Average):
+class MeanField(Control, Inheriting, Average):
     """FedAvg's mean; keeps the mean-field terms of the last round and plans the next one's rates by them."""
 
     pair = "fedagg"
+    inherits = ("gradient", "way", "known")
 
     sweeps: PositiveInt = 20
     """Of Algorithm 1 in a round, at most (`literal`)."""
     tolerance: PositiveFloat = 1e-3
     """By how much the mean-field terms may still change when it stops, in norm."""
 
+    @property
+    def forgets(self) -> str | None:
+        """Whoever asks for the mean-field terms in every round has no use for those of before."""
+        if self.reading == "literal":
+            return "with reading literal; accepted: reading practical"
+        return "with a probe; accepted: probe false" if self.probe else None
+
+    def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
+        """Remark 1: the mean-field terms of the epochs that both runs have; behind them, the base rate."""
+        terms = {name: pad(earlier[name], (0, 0, 0, epochs - len(earlier[name]))) for name in ("gradient", "way")}
+        known = {"known": earlier["known"].to(state.w.device).clamp(max=epochs)}
+        return replace(state, memory={name: term.to(state.w) for name, term in terms.items()} | known)
+
     def plan(self, state: ServerState, cohort: Cohort) -> Plan:
-        """The round's rates, the same for all; the first round runs at the base rate."""
+        """The round's rates, the same for all; without an earlier run, the first round runs at the base rate."""
         if self.reading == "literal":
             return (yield from self._fixed_point(state, cohort))
         memory = dict(state.memory)

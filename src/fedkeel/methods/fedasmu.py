@@ -27,7 +27,7 @@ from fedkeel.methods.mixing import (
     server_gradients,
 )
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import Receipt, ServerRule, ServerState, Updates, View
+from fedkeel.methods.server import Inheriting, Receipt, ServerState, Updates, View
 from fedkeel.methods.slots import Proposals, Timing
 from fedkeel.methods.staleness import StalenessMixed, mix
 from fedkeel.methods.types import Chance, Reading
@@ -150,8 +150,10 @@ class FreshMerge(Switches, Timing, ClientRule):
         return {name: Sends(1, recorded=name not in charged) for name in self.recorded} if self.merges else {}
 
 
-class DynamicMixing(Switches, Proposals, ServerRule):
+class DynamicMixing(Switches, Proposals, Inheriting):
     """w <- (1 - alpha) w + alpha w_i, with control parameters lambda, sigma and iota that take gradient steps."""
+
+    inherits = ("meta", "baseline")
 
     mu_a: PositiveFloat = 1.0
     """mu_alpha"""
@@ -172,6 +174,13 @@ class DynamicMixing(Switches, Proposals, ServerRule):
         return self.merges and self.slot == "learned"
 
     @property
+    def forgets(self) -> str | None:
+        """Only the LSTM is taken over."""
+        if not self.merges:
+            return f"with ablation {self.ablation}, whose devices do not merge; accepted: ablation none or DA"
+        return None if self.learns else f"with slot {self.slot}; accepted: slot learned"
+
+    @property
     def control(self) -> tuple[float, float, float]:
         """lambda, sigma and iota at first."""
         raise NotImplementedError
@@ -186,6 +195,10 @@ class DynamicMixing(Switches, Proposals, ServerRule):
         control = torch.tensor(self.control, dtype=torch.float64).repeat(rows, 1)
         memory = {"control": control} if self.adapts else {}
         return ServerState(w, {**memory, **self.first_memory(w, len(samples))} if self.learns else memory)
+
+    def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
+        """Section 4.3.1: the LSTM is trained before; devices begin with tables of zeros all the same."""
+        return replace(state, memory={**state.memory, **self.pretrained(earlier, state.w)})
 
     def send(self, state: ServerState, client: int) -> Message:
         """Probabilities of slots, where they are learnt, before a device's first merge."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
+from pydantic import model_validator
 from torch import Tensor
 
 from fedkeel.config.section import Section
+from fedkeel.errors import InputError, shown
 from fedkeel.methods.job import Updates
 from fedkeel.methods.types import Message, Weighting, mean_shares
 from fedkeel.params import Layout
 
 __all__ = [
-    "Answers", "Brief", "Cohort", "Message", "Pace", "Plan", "Progress", "Receipt", "ServerRule", "ServerState",
-    "Updates", "View", "Weighting",
+    "Answers", "Brief", "Cohort", "Inheriting", "Message", "Pace", "Plan", "Progress", "Receipt", "ServerRule",
+    "ServerState", "Updates", "View", "Weighting",
 ]  # fmt: skip
 
 
@@ -186,3 +188,28 @@ class ServerRule(Section):
     def report(self, state: ServerState) -> Message:
         """Numbers of the last round that a user wants to see: a row of `rounds.jsonl`."""
         return {}
+
+
+class Inheriting(ServerRule):
+    """A rule that may begin with what the server of an earlier run had learnt."""
+
+    inherits: ClassVar[tuple[str, ...]] = ()
+    """The names in `ServerState.memory` of what is taken over."""
+
+    earlier_run: str | None = None
+    """The folder of a finished run of the same method and model; null: nothing has been learnt before."""
+
+    @property
+    def forgets(self) -> str | None:
+        """Where its settings leave it no use for an earlier run: which do, and what is accepted."""
+        return None
+
+    @model_validator(mode="after")
+    def _has_a_use(self) -> Self:
+        if self.earlier_run is not None and self.forgets:
+            raise InputError(f"algorithm.earlier_run: {shown(self.earlier_run)} is not accepted {self.forgets}")
+        return self
+
+    def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
+        """The state before the first round, given what the earlier run remembered; jobs are of so many epochs."""
+        raise NotImplementedError

@@ -130,6 +130,10 @@ class Proposals(Requests):
         meta, met = first_meta(), torch.zeros(clients, dtype=torch.bool)
         return {"meta": meta, "baseline": torch.zeros(1, dtype=meta.dtype), "met": met, "proposal": _proposal(meta, w)}
 
+    def pretrained(self, earlier: Message, w: Tensor) -> Message:
+        """The LSTM and b as an earlier run left them, and what the LSTM says; nobody has merged yet."""
+        return {**earlier, "proposal": _proposal(earlier["meta"], w)}
+
     def proposal(self, memory: Message, client: int) -> Message:
         """Probabilities [SLOTS] for who has not merged yet; a device takes those of its L - 1 slots."""
         return {} if bool(memory["met"][client]) else {"proposal": memory["proposal"]}

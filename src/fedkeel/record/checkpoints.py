@@ -74,7 +74,8 @@ class Checkpoints:
     Only one process may write into it. Whenever it is killed, the newest complete checkpoint can be loaded.
     """
 
-    def __init__(self, folder: Path, identity: str, classes: Sequence[type], keep: int = 2) -> None:
+    def __init__(self, folder: Path, identity: str | None, classes: Sequence[type], keep: int = 2) -> None:
+        """Without an `identity`, for reading: those of any model, data and devices."""
         self.folder = folder
         self.identity = identity
         self.keep = keep
@@ -263,7 +264,7 @@ class Checkpoints:
     def _check(self, body: dict[str, Any], number: int) -> None:
         if body.get("format") != FORMAT:
             raise _FormatError(body.get("format"), body.get("fedkeel"))
-        if body.get("identity") != self.identity:
+        if self.identity is not None and body.get("identity") != self.identity:
             raise _UnusableError("it belongs to another model, other data or other devices")
         if body.get("number") != number:
             raise _UnusableError(f"it is of round {body.get('number')!r}, not {number}")

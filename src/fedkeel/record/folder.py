@@ -30,6 +30,8 @@ from fedkeel.record.standing import Rest
 from fedkeel.record.subject import Subject
 
 ROWS = tuple(KINDS)
+CHECKPOINTS = "checkpoint"
+"""The folder of checkpoints in that of a run."""
 
 
 class FolderError(MishapError, InputError):
@@ -50,7 +52,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Open what is there."""
         self.path = path
         self._subject = subject
-        self.checkpoints = Checkpoints(path / "checkpoint", subject.identity, subject.classes)
+        self.checkpoints = Checkpoints(path / CHECKPOINTS, subject.identity, subject.classes)
         self._rows = {name: RowFile(path / f"{name}.jsonl") for name in ROWS[:1]}
         lock(self._rows["history"].fileno(), wait)
         self._rows |= {name: RowFile(path / f"{name}.jsonl") for name in ROWS[1:]}

@@ -17,6 +17,7 @@ from fedkeel.params import Layout
 from fedkeel.record.folder import RunFolder, check_space
 from fedkeel.record.machine import INSTRUCTION_SET, other_instruction_set
 from fedkeel.record.subject import Subject
+from fedkeel.runner import earlier
 from fedkeel.runner.simulation import Simulation
 from fedkeel.world.fleet.profile import Fleet
 
@@ -47,6 +48,7 @@ def reopen(simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell:
     try:
         if found is None:
             tell(f"{path} has no checkpoint yet: the run restarts from round 1")
+            earlier.inherit(simulation, earlier.remembered(simulation.experiment, simulation.layout))
             return folder
         other = other_instruction_set(
             folder.beginning.get(INSTRUCTION_SET), reasons.get(INSTRUCTION_SET), library.usable()

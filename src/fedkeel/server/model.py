@@ -14,7 +14,8 @@ from torch import Tensor
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
 from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state, left_alone
-from fedkeel.methods.server import Receipt, ServerRule, View
+from fedkeel.methods.server import Inheriting, Receipt, ServerRule, View
+from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
 from fedkeel.server.stateful import Stateful
@@ -54,6 +55,13 @@ class GlobalModel(Stateful):
         self._weight = 0.0
         """Of these, together."""
         self._gets_buffers = bool(self.layout.buffers) and self.client_rule.uploads in WITH_BUFFERS
+
+    def inherit(self, earlier: Message) -> None:
+        """Begin with what an earlier run's server remembered, where the rule takes that over."""
+        assert isinstance(self.rule, Inheriting)
+        before = self.state
+        self.state = self.rule.inherit(before, earlier, self._epochs)
+        check_state(self.rule, "inherit", self.state, before.w)
 
     @property
     def evaluated(self) -> Tensor:

@@ -18,6 +18,7 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.executors.choose import SERIAL, Choice, round_seconds
 from fedkeel.params import FlatModel
 from fedkeel.runner.choice import choose, first_orders
+from fedkeel.runner.earlier import remembered
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.threads import threads
 from fedkeel.study.tasks import Estimate
@@ -39,6 +40,7 @@ def estimate(experiment: Experiment) -> Estimate:
     experiment, data, module = prepare(experiment)
     rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
+    remembered(experiment, flat.layout)  # which refuses a folder that is of no use
     workshop = Workshop(copy.deepcopy(module), data, rule, experiment.local, experiment.seed, Chain(experiment.wire))
     with threads(experiment.threads):
         choice = choose(experiment, workshop, flat)
