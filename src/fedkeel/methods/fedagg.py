@@ -67,7 +67,7 @@ class Control(Units):
     shrink towards zero from sweep to sweep."""
     direction: Literal["own", "aggregated"] = "own"
     """Whether clients step along their own gradients in every mini-batch (Algorithm 2), or all alike along phi1, once
-    an epoch (Eq. 14)."""
+    an epoch (Eq. 14); while no phi1 is known, in the first round without a probe, along their own."""
     alpha: Weight = 0.1
     """The weight of the rates' size against that of the deviation; smaller means larger rates."""
     probe: bool = False
@@ -125,7 +125,10 @@ class AggregatedRates(Control, EpochRecorder):
         """A step of phi1 is all that an epoch does."""
         if self.direction == "own" or not momentum:
             return None
-        return f"local.momentum={momentum} would carry clients beyond phi1 (direction aggregated); accepted: 0"
+        return (
+            f"local.momentum={momentum} would carry clients beyond phi1 (algorithm.direction aggregated); "
+            "accepted: local.momentum=0"
+        )
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sums go up only if the next round needs them."""
