@@ -17,7 +17,8 @@ from scipy.optimize import minimize  # type: ignore[import-untyped]
 from torch import nn
 
 from fedkeel import Experiment, InputError, RoundEnd, run
-from fedkeel.methods.fedagg import _passed, optimal_learning_rates
+from fedkeel.methods.epochs import passed
+from fedkeel.methods.fedagg import optimal_learning_rates
 from fedkeel.methods.job import Sums
 from fedkeel.methods.types import exact_sum
 from tests.helpers import federation, quadratics
@@ -294,11 +295,11 @@ def test_ways_of_clients_that_hardly_move_or_do_not_are_numbers() -> None:
     made = replace(quadratics.job(torch.zeros_like(w), lr), sums=Sums.of(("way",), 1, w))
     for rows, expected in (([1], [0.0, 2e-3]), ([2], [0.0, 0.0]), ([1, 2], [0.0, 2e-3])):
         made.sums.totals["way"].zero_()
-        _passed(made, w, torch.tensor(rows), 0, 1)
+        passed(made, w, torch.tensor(rows), 0, 1)
         torch.testing.assert_close(made.sums.totals["way"][0], torch.tensor(expected, dtype=torch.float64))
-        _passed(made, w, torch.tensor(rows), 0, -1)
+        passed(made, w, torch.tensor(rows), 0, -1)
         assert made.sums.totals["way"].abs().max() < 1e-9
-    _passed(made, w, torch.tensor([0]), 0, 1)
+    passed(made, w, torch.tensor([0]), 0, 1)
     assert bool(made.sums.totals["way"].isfinite().all())
 
 

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from torch import nn
 
+from fedkeel import Experiment, InputError
 from tests.helpers import federation
 from tests.helpers.federation import EXECUTORS, LR, ROUNDS, SIZES, Vector
 from tests.helpers.tiers import slow_but
@@ -93,7 +94,7 @@ def by_hand(name: str) -> Hand:
         rates, phi2, sweeps = stars(float(x @ x), g @ x, (g**2).sum(1), shares, rule)
         models, used = [], []
         for client, star in zip(chosen, rates, strict=True):
-            last, when = kept.get(client, (base, 0))
+            last, when = kept.get(client, (rule.get("initial_rate", base), 0))
             gamma = rule["gamma"] ** (round_ - when if rule.get("smoothing") == "round" else 1)
             rate = gamma * last + (1 - gamma) * star
             kept[client] = rate, round_
@@ -123,6 +124,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "all rounds count": ({**PLAIN, "smoothing": "round", "cap": None}, {"lr_decay": 0.7}),
     "capped": ({**PLAIN, "cap": 2.0}, {}),
     "bounds": ({**PLAIN, "estimate_bounds": True}, {"lr_decay": 0.7}),
+    "another start": ({**PLAIN, "initial_rate": 0.25, "reading": "literal", "smoothing": "round"}, {"lr_decay": 0.7}),
+    "above the cap": ({**PLAIN, "initial_rate": 3.0, "cap": 2.0}, {"lr_decay": 0.7}),
 }
 
 
@@ -160,6 +163,16 @@ def test_a_rate_goes_on_without_its_cap() -> None:
     assert federation.chosen(3)[1] == federation.chosen(4)[0] == 3
     assert capped == 2 * LR
     assert 2 * LR > again > PLAIN["gamma"] * capped + 0.01
+
+
+def test_a_first_rate_of_its_own_is_smoothed_and_the_cap_stays_a_multiple_of_the_base_rate() -> None:
+    """The first round's rates, with gamma near one; what is smoothed goes on above the cap."""
+    gamma = {"name": "fedent", "reading": "literal", "gamma": 0.999}
+    for initial, cap, expected in ((None, 10.0, LR), (0.02, 10.0, 0.02), (0.5, 10.0, 0.5), (0.5, 2.0, 2 * LR)):
+        _, ends = federation.train({**gamma, "initial_rate": initial, "cap": cap}, rounds=1)
+        np.testing.assert_allclose([each.learning_rates for each in ends[0].arrivals], expected, rtol=0.01)
+    with pytest.raises(InputError, match=r"algorithm\.initial_rate: 0\.0 is not accepted; accepted: greater than 0"):
+        Experiment(algorithm={"name": "fedent", "initial_rate": 0.0})
 
 
 def test_phi2_is_reported_as_exactly_as_it_is_known() -> None:

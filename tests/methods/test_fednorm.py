@@ -61,7 +61,7 @@ def by_hand(
                     best = rule["beta"] * g @ (w - phi) / (1 - rule["beta"] + rule["beta"] * g @ g)
                     star = min(best if wrong == "no floor" else max(best, 0), rule.get("eta_max", 1.0))
                     star = 0.0 if rule.get("reading") == "literal" else star
-                    last, when = kept.get(client, (base, 0))
+                    last, when = kept.get(client, (rule.get("initial_rate", base), 0))
                     gamma = rule["gamma"] ** (round_ - when if rule.get("smoothing") == "round" else 1)
                     smoothed = gamma * last + (1 - gamma) * star
                     cap = rule.get("cap", 10.0)
@@ -109,6 +109,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "capped": CAPPED,
     "without a cap": ({**RULE, "cap": None}, {"lr_decay": 0.2}),
     "bounded": ({**RULE, "eta_max": 0.05}, {}),
+    "another start": ({**RULE, "initial_rate": 0.3}, {"lr_decay": 0.7}),
 }
 
 

@@ -4,7 +4,12 @@ Given mean gradients phi1 and mean parameters phi2 of a round's epochs, a client
 sum_l alpha eta_l^2 + (1 - alpha) |w_l - phi2_l|^2 along w_{l+1} = w_l - eta_l phi1_l. (The paper's text says that a
 larger alpha stresses the deviation; its formula says the opposite, and so do its experiments.) This cost has no loss in
 it: where all clients start together, Algorithm 1 contracts to rates of zero (`literal`). The default therefore takes
-phi1 and phi2 from the last round's path at the base rate, which the rates then follow as closely as alpha lets them.
+phi1 and phi2 from the last round's path at the base rate e0, which the rates then follow as closely as alpha lets them.
+
+What that gains over FedAvg is a mismatch of units: phi1 is one mini-batch's gradient, phi2 the way of an epoch's n
+mini-batches, and the rate, about n e0, is used in each of them. With `phi1: sum` units match: the rates are S times the
+base rates, S = c M (I + c M)^-1 with c and M as below: FedAvg or less. With `direction: aggregated` they match too:
+an epoch is one step along phi1, as in the equations.
 """
 
 from __future__ import annotations
@@ -12,25 +17,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedkeel.config.section import Section
 from fedkeel.errors import InputError
 from fedkeel.methods.client import ClientRule, Job, Message, Oracle, Sends
+from fedkeel.methods.epochs import EpochRecorder, PointGradients, Units
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Inheriting, Plan, ServerState, Updates
-from fedkeel.methods.types import Chance, GradientBatches, Multiple, Reading, Weight
+from fedkeel.methods.types import Chance, Multiple, Reading, Weight
 from fedkeel.params import Layout
 
 STALLED = 1e-3
-"""Of the base rate: below, nothing is learnt."""
+"""Of the rates that Algorithm 1 starts from: below, nothing is learnt."""
 
 
 def optimal_learning_rates(start: Tensor, gradients: Tensor, parameters: Tensor, alpha: float) -> Tensor:
@@ -54,15 +59,19 @@ def trajectory(start: Tensor, displacements: Tensor) -> Tensor:
     return torch.cat([start[None], start + displacements.cumsum(0)])
 
 
-class Control(Section):
+class Control(Units):
     """What client and server both must know."""
 
     reading: Reading = "practical"
-    """Reference history; or Algorithm 1 with its loop repaired, which contracts towards rates of zero."""
+    """Rates that follow the last round's path at the base rate; or Algorithm 1 with its loop repaired, whose rates
+    shrink towards zero from sweep to sweep."""
+    direction: Literal["own", "aggregated"] = "own"
+    """Whether clients step along their own gradients in every mini-batch (Algorithm 2), or all alike along phi1, once
+    an epoch (Eq. 14); while no phi1 is known, in the first round without a probe, along their own."""
     alpha: Weight = 0.1
     """The weight of the rates' size against that of the deviation; smaller means larger rates."""
     probe: bool = False
-    """Whether the reference comes from an extra pass at the base rate in the same round."""
+    """Whether the reference comes from an extra pass at the base rate in the same round, on clients' own gradients."""
     closed_loop: bool = False
     """Whether clients solve anew at the start of every epoch from where they are (Eq. 15 with their own w_{i,l})."""
     floor: Chance = 0.1
@@ -72,134 +81,103 @@ class Control(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for field in ("probe", "closed_loop"):
-            if self.reading == "literal" and getattr(self, field):
+        for field, value in (("probe", True), ("closed_loop", True), ("phi1", "sum")):
+            if self.reading == "literal" and getattr(self, field) == value:
                 raise InputError(
-                    f"algorithm.{field}: true is not accepted with reading literal; accepted: reading practical"
+                    f"algorithm.{field}: {str(value).lower()} is not accepted with reading literal; "
+                    "accepted: reading practical"
                 )
         return self
 
-
-class EpochRecorder(ClientRule):
-    """SGD at the rates that the server sent; sends the gradient at the start of every epoch, and the epoch's way.
-
-    That is its displacement for a learning rate of one. Only their sums over clients go up.
-    """
-
-    pair = "fedagg"
-    watches_epochs = True
-
-    gradient_batches: GradientBatches = 1
-
-    def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Rates and sums are of all L epochs, also where a straggler does fewer."""
-        rates = job.received["rates"]
-        sums = Sums.of(("gradient", "way"), rates.shape[1], job.start)
-        return replace(job, lr=rates[:, : job.lr.shape[1]], sums=sums)
-
-    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
-        """Clients begin their epochs at their own pace."""
-        g = oracle.grad(w)
-        epochs = oracle.begins[:, 0]
-        for epoch in sorted(set(epochs.tolist()) - {-1}):
-            job = self._begin_epoch(job, epoch, torch.nonzero(epochs == epoch)[:, 0], w, g, oracle)
-        return job.course.direction(g, w), job
-
-    def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> Job:
-        full = self.gradient_batches == "full"
-        job.sums.add("gradient", epoch, oracle.pick(rows).full_grad(w[rows]) if full else _some(g, rows))
-        if epoch:
-            _passed(job, w, rows, epoch - 1, 1)
-            _passed(job, w, rows, epoch, -1)
-        return job
-
-    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Everybody's last epoch ends here."""
-        last = job.epochs[:, 0] - 1
-        for epoch in sorted(set(last.tolist())):
-            _passed(job, w, torch.nonzero(last == epoch)[:, 0], epoch, 1)
-        return {}, job.kept
-
-    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
-        """Two vectors for each epoch."""
-        numbers = received["rates"].shape[-1] * layout.size
-        return {name: Sends(numbers, summed=True) for name in ("gradient", "way")}
-
-
-def _passed(job: Job, w: Tensor, rows: Tensor, epoch: int, sign: int) -> None:
-    """Where clients stand, seen from their start, at the end (+) or the start (-) of an epoch, over its rate."""
-    away, rate = _some(w, rows) - _some(job.start, rows), job.lr[rows, epoch, None]
-    way, moves = away.div_(sign * rate), rate > 0
-    job.sums.add("way", epoch, way if bool(moves.all()) else torch.where(moves, way, 0.0))
-
-
-def _some(stack: Tensor, rows: Tensor) -> Tensor:
-    """Rows in ascending order; all of them need no copy."""
-    return stack if len(rows) == len(stack) else stack[rows]
+    @property
+    def records(self) -> tuple[str, ...]:
+        """Where all move along phi1 and there is no probe, a way is one step of phi1 and need not travel either."""
+        alone = self.direction == "aggregated" and not self.probe
+        return ("gradient",) if alone and self.phi1 == "first" else super().records
 
 
 class AggregatedRates(Control, EpochRecorder):
-    """Trains every epoch at the rate that the server planned, on the client's own gradients (Algorithm 2)."""
+    """Trains every epoch at the rate that the server planned."""
+
+    @model_validator(mode="after")
+    def _looks_at_gradients(self) -> Self:
+        own = self.direction == "own" or self.probe
+        if self.gradient_batches == "full" and self.phi1 == "sum" and own:
+            raise InputError(
+                "algorithm.gradient_batches: full is not accepted with phi1 sum, which is the way of an epoch of "
+                "mini-batches; accepted: 1, phi1 first, or direction aggregated without a probe"
+            )
+        return self
+
+    @property
+    def watches_epochs(self) -> bool:  # type: ignore[override]
+        """Between epochs, whoever moves along phi1 does not even need a gradient."""
+        return self.direction == "own"
 
     @property
     def survey(self) -> ClientRule | None:
         """A pass at the base rate, or gradients at given points."""
         if self.reading == "literal":
             return PointGradients(gradient_batches=self.gradient_batches)
-        return EpochRecorder(gradient_batches=self.gradient_batches) if self.probe else None
+        return EpochRecorder(gradient_batches=self.gradient_batches, phi1=self.phi1) if self.probe else None
+
+    def objection(self, layout: Layout, momentum: float) -> str | None:
+        """A step of phi1 is all that an epoch does."""
+        if self.direction == "own" or not momentum:
+            return None
+        return (
+            f"local.momentum={momentum} would carry clients beyond phi1 (algorithm.direction aggregated); "
+            "accepted: local.momentum=0"
+        )
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sums go up only if the next round needs them."""
         begun = super().begin(job, oracle)
         return begun if self.survey is None else replace(begun, sums=Sums())
 
-    def _begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> Job:
+    def _led(self, job: Job) -> bool:
+        """Whether clients move along phi1; while nobody knows it, they move along their own gradients."""
+        return self.direction == "aggregated" and "phi1" in job.received
+
+    def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
+        """Along phi1, the step is made with an epoch's first mini-batch; the others are not looked at."""
+        if not self._led(job):
+            return super().advance(job, w, oracle)
+        begins = oracle.begins
+        if bool((begins < 0).all()):
+            return torch.zeros_like(w), job
+        job = self.begin_epochs(job, w, oracle.grad(w), oracle)
+        phi1 = job.received["phi1"][torch.arange(len(w), device=w.device), begins[:, 0].clamp(min=0)]
+        return torch.where(begins < 0, 0.0, phi1), job
+
+    def begin_epoch(self, job: Job, epoch: int, rows: Tensor, w: Tensor, g: Tensor, oracle: Oracle) -> Job:
         if self.closed_loop and "phi1" in job.received:
             job = self._solve(job, epoch, rows, w)
-        return super()._begin_epoch(job, epoch, rows, w, g, oracle) if self.survey is None else job
+        if self.survey is not None:
+            return job
+        if not self._led(job):
+            return super().begin_epoch(job, epoch, rows, w, g, oracle)
+        gradient = self.gradient_of(rows, w, g, oracle)
+        if self.phi1 == "sum":  # as if all mini-batches of the epoch had this gradient
+            job.sums.add("way", epoch, -(job.steps[rows] / job.epochs[rows]).to(w) * gradient)
+        else:
+            job.sums.add("gradient", epoch, gradient)
+        return job
 
     def _solve(self, job: Job, epoch: int, rows: Tensor, w: Tensor) -> Job:
         phi1, phi2, base = (job.received[name][0] for name in ("phi1", "phi2", "base"))  # the same for all
-        if epoch >= len(phi1):
+        if epoch >= len(base):
             return job
-        solved = optimal_learning_rates(w[rows], phi1[epoch:], phi2[epoch:], self.alpha)
+        solved = optimal_learning_rates(w[rows], phi1[epoch : len(base)], phi2[epoch:], self.alpha)
         lr = job.lr.clone()
         lr[rows, epoch] = clipped(solved[:, 0], base[epoch], self.floor, self.cap)
         return replace(job, lr=lr)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        return super().end(job, w, oracle) if self.survey is None else ({}, job.kept)
+        return super().end(job, w, oracle) if self.survey is None and not self._led(job) else ({}, job.kept)
 
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
         return super().sends(layout, received) if self.survey is None else {}
-
-
-class PointGradients(ClientRule):
-    """Answers with the gradients at L points that the server sent."""
-
-    pair = "fedagg"
-    limit = 1
-
-    gradient_batches: GradientBatches = 1
-
-    @property
-    def whole(self) -> bool:
-        return self.gradient_batches == "full"
-
-    def begin(self, job: Job, oracle: Oracle) -> Job:
-        return replace(job, sums=Sums.of(("gradient",), job.received["points"].shape[1], job.start))
-
-    def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """In the first step, whose mini-batch is that of the training to come."""
-        g = oracle.grad(w)
-        gradient = oracle.full_grad if self.gradient_batches == "full" else oracle.grad
-        for row, point in enumerate(job.received["points"].unbind(1)):
-            job.sums.add("gradient", row, gradient(point))
-        return g
-
-    def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
-        """A vector for each point."""
-        return {"gradient": Sends(received["points"].numel(), summed=True)}
 
 
 def clipped(rates: Tensor, base: Tensor, floor: float, cap: float | None) -> Tensor:
@@ -211,12 +189,26 @@ class MeanField(Control, Inheriting, Average):
     """FedAvg's mean; keeps the mean-field terms of the last round and plans the next one's rates by them."""
 
     pair = "fedagg"
-    inherits = ("gradient", "way", "known")
 
     sweeps: PositiveInt = 20
     """Of Algorithm 1 in a round, at most (`literal`)."""
     tolerance: PositiveFloat = 1e-3
     """By how much the mean-field terms may still change when it stops, in norm."""
+    initial_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The rate of all epochs that Algorithm 1 starts from in every round (`literal`); without it, the base rate."""
+
+    @model_validator(mode="after")
+    def _starts_somewhere(self) -> Self:
+        if self.reading == "practical" and self.initial_rate is not None:
+            raise InputError(
+                f"algorithm.initial_rate: {self.initial_rate} is not accepted with reading practical, which starts "
+                "from local.lr; accepted: reading literal"
+            )
+        return self
+
+    @property
+    def inherits(self) -> tuple[str, ...]:
+        return (*self.records, "known")
 
     @property
     def forgets(self) -> str | None:
@@ -227,7 +219,7 @@ class MeanField(Control, Inheriting, Average):
 
     def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
         """Remark 1: the mean-field terms of the epochs that both runs have; behind them, the base rate."""
-        terms = {name: pad(earlier[name], (0, 0, 0, epochs - len(earlier[name]))) for name in ("gradient", "way")}
+        terms = {name: pad(earlier[name], (0, 0, 0, epochs - len(earlier[name]))) for name in self.records}
         known = {"known": earlier["known"].to(state.w.device).clamp(max=epochs)}
         return replace(state, memory={name: term.to(state.w) for name, term in terms.items()} | known)
 
@@ -242,19 +234,28 @@ class MeanField(Control, Inheriting, Average):
         told = {}
         if known := int(memory.get("known", 0)):  # epochs that somebody has done; behind them, the base rate
             base = cohort.lr[:known]
-            phi1, phi2 = memory["gradient"][:known], trajectory(state.w, base[:, None] * memory["way"][:known])
+            phi1, way = (each[:known] for each in self._field(memory))
+            phi2 = trajectory(state.w, base[:, None] * way)
             solved = torch.cat([optimal_learning_rates(state.w, phi1, phi2, self.alpha), cohort.lr[known:]])
             rates = torch.cat([clipped(solved[:known], base, self.floor, self.cap), cohort.lr[known:]])
             told = {"phi1": phi1, "phi2": phi2, "base": base} if self.closed_loop else {}
+            if self.direction == "aggregated":  # behind what is known, the last one goes on
+                told["phi1"] = phi1[torch.arange(len(rates), device=phi1.device).clamp(max=known - 1)]
         memory |= {"rates": rates, "solved": solved}
         return replace(state, memory=memory), Brief({"rates": rates, **told})
+
+    def _field(self, memory: Message) -> tuple[Tensor, Tensor]:
+        """(phi1 [L, D], the ways [L, D] that lead to phi2): each minus the other, where only one was recorded."""
+        phi1 = memory["gradient"] if self.phi1 == "first" else -memory["way"]
+        return phi1, memory["way"] if "way" in self.records else -phi1
 
     def _fixed_point(self, state: ServerState, cohort: Cohort) -> Plan:
         """Algorithm 1: eps and j begin anew every round, "and" is read as "or", changes are norms, phi2_L moves too.
 
-        It starts from the base rates along the gradient at w; as all clients start there, one solution serves all.
+        It starts along the gradient at w; as all clients start there, one solution serves all.
         """
         count, lr = len(cohort.samples), cohort.lr
+        lr = lr if self.initial_rate is None else torch.full_like(lr, self.initial_rate)
         points = state.w.expand(len(lr), -1)
         phi1 = yield from _gradients(points, count)
         phi2 = trajectory(state.w, -lr[:, None] * phi1)
@@ -266,7 +267,7 @@ class MeanField(Control, Inheriting, Average):
             gradients = yield from _gradients(path[:-1], count)
             change1, change2 = (gradients - phi1).norm(dim=1).sum(), (path - phi2).norm(dim=1).sum()
             trace.append(torch.stack([change1, change2, rates.max()]))
-            phi1, phi2 = gradients, path
+            along, phi1, phi2 = phi1, gradients, path
             if len(trace) == self.sweeps or (change1 <= self.tolerance and change2 <= self.tolerance):
                 break
         if bool((rates <= STALLED * lr).all()):
@@ -276,13 +277,15 @@ class MeanField(Control, Inheriting, Average):
                 stacklevel=2,
             )
         memory = {"rates": rates, "solved": solved, "trace": torch.stack(trace)}
-        return replace(state, memory=memory), Brief({"rates": rates})
+        told = {"phi1": along} if self.direction == "aggregated" else {}  # so that clients end where the path does
+        return replace(state, memory=memory), Brief({"rates": rates, **told})
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """FedAvg's; and the reference for the next round, where clients recorded one."""
         after, shares = super().aggregate(state, updates)
         if updates.sums:
-            after = replace(after, memory={**state.memory, **_means(state, updates, updates.lr > 0)})
+            moved = updates.lr > 0 if self.direction == "own" else None
+            after = replace(after, memory={**state.memory, **_means(state, updates, moved)})
         return after, shares
 
     def report(self, state: ServerState) -> Message:
@@ -297,18 +300,18 @@ def _gradients(points: Tensor, count: int) -> Generator[Brief, Answers, Tensor]:
 
 
 def _means(state: ServerState, answers: Answers | Updates, moved: Tensor | None = None) -> dict[str, Tensor]:
-    """phi1 [L, D] and the ways [L, D] of the clients that did each epoch, and how many epochs are known by now.
+    """Mean gradients and ways [L, D] of the clients that did each epoch, and how many epochs are known by now.
 
     Where nobody did one, or in `moved` [m, E] nobody moved, all stays as it was.
     """
-    total = answers.sums["way"]
+    total = next(iter(answers.sums.values()))
     epochs = torch.arange(len(total), device=total.device)
     did = answers.epochs.to(epochs) > epochs
     went = did if moved is None else did & pad(moved, (0, len(total) - moved.shape[1]))
     means = {"known": torch.maximum(state.memory.get("known", epochs[:1]), did.any(0).sum()[None])}
-    for name, who in (("gradient", did), ("way", went)):
-        count = who.sum(0)[:, None]
-        mean = (answers.sums[name] / count.clamp(min=1)).to(state.w)
+    for name, summed in answers.sums.items():
+        count = (went if name == "way" else did).sum(0)[:, None]
+        mean = (summed / count.clamp(min=1)).to(state.w)
         means[name] = torch.where(count > 0, mean, state.memory.get(name, torch.zeros_like(mean)))
     return means
 

@@ -153,8 +153,6 @@ class FreshMerge(Switches, Timing, ClientRule):
 class DynamicMixing(Switches, Proposals, Inheriting):
     """w <- (1 - alpha) w + alpha w_i, with control parameters lambda, sigma and iota that take gradient steps."""
 
-    inherits = ("meta", "baseline")
-
     mu_a: PositiveFloat = 1.0
     """mu_alpha"""
     lambda_lr: NonNegativeFloat = 1e-4
@@ -172,6 +170,10 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     def learns(self) -> bool:
         """Whether it proposes slots."""
         return self.merges and self.slot == "learned"
+
+    @property
+    def inherits(self) -> tuple[str, ...]:
+        return ("meta", "baseline")
 
     @property
     def forgets(self) -> str | None:

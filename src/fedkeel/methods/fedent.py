@@ -3,8 +3,11 @@
 With w the global model, g a client's gradient there, a = |w|^2, q = <w, g>, h = |g|^2 and theta its share of the data,
 p(eta) = theta (a - 2 eta q + eta^2 h) / phi2 is its weight after a step, and J(eta) = beta p log p + (1 - beta) eta^2
 is what it minimises. phi2 = sum_i theta_i (a - 2 eta_i q_i + eta_i^2 h_i) is solved for within the round; no
-pre-training over all rounds is needed. The paper's closed form (Eq. 22, which needs |g|^2 for |g|) solves J' = 0, which
-for three clients or more with large gradients is a maximum of J, and elsewhere is cut off at 0 (`literal`).
+pre-training over all rounds is needed. While phi2 is held and p < 1/e, J falls as a client's own norm grows: everybody
+maximises its own, eta_star = eta_max, and the default is a warm-up from the initial rate to the cap. That works against
+the paper's objective: the entropy of all weights falls. The paper's closed form (Eq. 22, which needs |g|^2 for |g|)
+solves J' = 0, which for three clients or more with large gradients is a maximum of J, and elsewhere is cut off at 0
+(`literal`): with gamma near 1, rates stay near the initial rate.
 """
 
 from __future__ import annotations
@@ -189,7 +192,8 @@ class EntropyAverage(Average):
     pair = "fedent"
 
     reading: Reading = "practical"
-    """The minimiser of J, or Eq. 22."""
+    """`practical`: the minimiser of J, in practice eta_max: rates rise from the initial rate to the cap, and entropy
+    falls. `literal`: Eq. 22; rates stay near the initial rate."""
     beta: Weight = 0.99
     eta_max: PositiveFloat = 1.0
     estimate_bounds: bool = False

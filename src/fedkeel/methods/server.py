@@ -193,11 +193,13 @@ class ServerRule(Section):
 class Inheriting(ServerRule):
     """A rule that may begin with what the server of an earlier run had learnt."""
 
-    inherits: ClassVar[tuple[str, ...]] = ()
-    """The names in `ServerState.memory` of what is taken over."""
-
     earlier_run: str | None = None
     """The folder of a finished run of the same method and model; null: nothing has been learnt before."""
+
+    @property
+    def inherits(self) -> tuple[str, ...]:
+        """The names in `ServerState.memory` of what is taken over."""
+        raise NotImplementedError
 
     @property
     def forgets(self) -> str | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule, Job, Message, Oracle
@@ -13,16 +14,20 @@ from fedkeel.methods.types import Decay, Multiple
 
 
 class SmoothedRate(ClientRule):
-    """Trains at a rate of its own: eta <- gamma eta_before + (1 - gamma) eta_star (FedEnt's Eq. 31), from eta = e0.
+    """Trains at a rate of its own: eta <- gamma eta_before + (1 - gamma) eta_star (FedEnt's Eq. 31).
 
-    `local.lr_decay` lowers a client's first rate and the cap, not what is smoothed.
+    `local.lr_decay` lowers the cap and a first rate that is the base rate, but neither `initial_rate` nor what is
+    smoothed.
     """
 
     gamma: Decay = 0.99
     smoothing: Literal["participation", "round"] = "participation"
     """What t counts in Eq. 31: a client's own rounds; or all, so that gamma is raised to the rounds since its last."""
+    initial_rate: PositiveFloat | None = None
+    """eta_before of a client's first round, eta_i(-1) in FedEnt's Algorithm 2; without it, the base rate."""
     cap: Multiple | None = 10.0
-    """Of the rate really used, as a multiple of the base rate; what is smoothed goes on without it."""
+    """Of the rate really used, as a multiple of the base rate, whatever the initial rate; what is smoothed goes on
+    without it."""
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}
@@ -30,7 +35,8 @@ class SmoothedRate(ClientRule):
     def smoothed(self, job: Job, star: Tensor) -> Job:
         """The job at its smoothed rate, which it carries, in all epochs."""
         base = job.lr[:, :1]
-        before = torch.where(job.kept["round"] > 0, job.kept["rate"], base)
+        first = base if self.initial_rate is None else torch.full_like(base, self.initial_rate)
+        before = torch.where(job.kept["round"] > 0, job.kept["rate"], first)
         times = job.round - job.kept["round"] if self.smoothing == "round" else torch.ones_like(job.round)
         gamma = (self.gamma ** times.double()).to(base)
         rate = gamma * before + (1 - gamma) * star
