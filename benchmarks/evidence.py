@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from verdicts import Verdict, Verdicts, Word
 
 from fedkeel.data.datasets.registry import ENTRIES
-from fedkeel.errors import InputError, label
+from fedkeel.errors import label
 from fedkeel.study.papers.catalogue import Item, Paper
 from fedkeel.study.papers.lines import Line
 from fedkeel.study.papers.plan import CORES
@@ -33,7 +33,7 @@ class Evidence:
     by_study: Mapping[str, str]
     """By row: a study that stands for it."""
     reasons: Mapping[str, str]
-    """By row, of those with neither."""
+    """By row, of those with neither; empty where there is none."""
 
     @property
     def word(self) -> Word:
@@ -58,65 +58,49 @@ class Evidence:
 
 
 def of_paper(paper: Paper, stored: Mapping[str, Any], said: Verdicts) -> dict[str, Evidence]:
-    """Of all results of a paper, by item; an item with neither a result nor a reason is refused."""
+    """Of all results of a paper, by item."""
     items = {item.name: item for item in paper.items if item.cells}
-    found = {}
-    for item in items.values():
-        root = items[item.entry.like or item.name]
-        family = [root, *(each for each in items.values() if each.entry.like == root.name)]
-        found[item.path] = _of_item(item, root, family, stored, said)
-    return found
+    return {item.path: _of_item(item, items[item.entry.like or item.name], stored, said) for item in items.values()}
 
 
-def _of_item(item: Item, root: Item, family: list[Item], stored: Mapping[str, Any], said: Verdicts) -> Evidence:
-    runs: dict[str, Mapping[str, Any]] = {}
-    slow = set()
-    for row in item.rows:
-        for member in (item, *family):
-            kept = stored.get(member.path, {}).get(row, {})
-            best = next((kept[scale] for scale in SCALES if "methods" in kept.get(scale, {})), None)
-            if best is not None:
-                runs.setdefault(row, best)
-            elif kept:
-                slow.add(row)
+def _of_item(item: Item, root: Item, stored: Mapping[str, Any], said: Verdicts) -> Evidence:
+    kept = {row: stored.get(root.path, {}).get(row, {}) for row in item.rows}
+    best = {row: [by[scale] for scale in SCALES if "methods" in by.get(scale, {})] for row, by in kept.items()}
+    runs = {row: found[0] for row, found in best.items() if found}
+    slow = {row for row, by in kept.items() if by and row not in runs}
     of_root = said.of(root)
     verdict = said.items.get(item.path) or of_root.model_copy(update={"text": ""})
     covering = (*of_root.studies, *(verdict.studies if item is not root else ()))
     by_study = {row: study.name for study in covering for row in study.scenes.values() if row in item.rows}
-    reasons = {row: _reason(root, row, row in slow, verdict) for row in item.rows if row not in {**runs, **by_study}}
-    made = Evidence(item, root, verdict, runs, by_study, reasons)
-    _check(made, said)
-    return made
+    why = verdict.why or of_root.why
+    reasons = {row: _reason(root, row, row in slow, why) for row in item.rows if row not in {**runs, **by_study}}
+    return Evidence(item, root, verdict, runs, by_study, reasons)
 
 
-def _reason(root: Item, row: str, slow: bool, verdict: Verdict) -> str:
+def _reason(root: Item, row: str, slow: bool, why: str) -> str:
     dataset = next(cell.settings["dataset.name"] for cell in root.cells if cell.row == row)
     if not (ENTRIES[dataset].sources or ENTRIES[dataset].home):
         return f"the data set {dataset} cannot be fetched, its files must be brought (docs/data.md)"
-    if slow:
-        return "too slow to fit into the hours that the scale small gives an item"
-    if not verdict.why:
-        raise InputError(
-            f"{root.path}, {label(row)} has neither a result nor a reason; accepted: papers.py publish, a study in "
-            f"verdicts.yaml, or a why there"
-        )
-    return verdict.why
+    return "too slow to fit into the hours that the scale small gives an item" if slow else why
 
 
-def _check(made: Evidence, said: Verdicts) -> None:
-    """A verdict that does not fit what there is."""
-    path, verdict = made.item.path, made.verdict
-    if made.found and verdict.verdict == "not run":
-        raise InputError(f"verdicts.yaml: {path} has results, but its verdict is not run; accepted: another verdict")
-    if not made.found and verdict.verdict != "not run" and path in said.items:
-        raise InputError(
-            f"verdicts.yaml: {path} has no result, but its verdict is {verdict.verdict}; accepted: not run"
-        )
-    if path in said.items and verdict.why and verdict.why not in made.reasons.values():
-        raise InputError(f"verdicts.yaml: {path} has a why that no row needs; accepted: without it")
+def problems(made: Evidence, said: Verdicts) -> Iterator[str]:
+    """What does not fit: rows with neither a result nor a reason, and words that are not about what there is."""
+    path, word, own = made.item.path, made.verdict.verdict, made.item.path in said.items
+    for row, reason in made.reasons.items():
+        if not reason:
+            yield f"{path}: {label(row)} has neither a result nor a reason; accepted: a why, or a study that covers it"
+    if made.found and word == "not run":
+        yield f"{path}: there are results, but its verdict is not run; accepted: holds, in part, does not hold"
+    if own and not made.found and word != "not run":
+        yield f"{path}: there is no result, but its verdict is {word}; accepted: not run"
+    if own and made.verdict.why and made.verdict.why not in made.reasons.values():
+        yield f"{path}: no row needs its why; accepted: none"
 
 
 def hours(item: Item, row: str, scale: Scale) -> float:
-    """Of a row's runs on two cores, about."""
+    """Of a row's runs on two cores, about; none where nothing is trained."""
+    if item.of_data:
+        return 0.0
     each = (scaled(cell.settings, scale) for cell in item.cells if cell.row == row and cell.exists)
     return sum((made.seconds or 0.0) * made.seeds for made in each) / 3600 / CORES

@@ -5,8 +5,9 @@ python benchmarks/papers.py publish DIR                    # their finished rows
 python benchmarks/papers.py page                           # docs/results.md from that, the studies and verdicts.yaml
 python benchmarks/papers.py check                          # exits with 1 if the page is not what `page` writes
 
-Stored is what was measured: an item, a row, a scale. What is published again is replaced, and everything else stays.
-The papers' own figures, and where a setting differs from theirs, are those of the catalogue (fedkeel.study.papers).
+Stored is what was measured: an item, a row, a scale; rows of a figure that shows the runs of a table are stored with
+that table. What is published again is replaced, and everything else stays. The papers' own figures, and where a setting
+differs from theirs, are those of the catalogue (fedkeel.study.papers).
 """
 
 from __future__ import annotations
@@ -52,11 +53,17 @@ def publish(folder: Path) -> list[str]:
         name = table.parent.name
         if name not in known:
             raise unknown(f"item in {label(str(folder))}", name, known)
-        told += merge(stored.setdefault(known[name].path, {}), known[name], lines(table, known[name]))
+        item = known[name]
+        told += merge(stored.setdefault(root(item), {}), item, lines(table, item))
     STORED.write_text(
         json.dumps({path: rows for path, rows in stored.items() if rows}, indent=1, sort_keys=True) + "\n"
     )
     return told
+
+
+def root(item: Item) -> str:
+    """The item whose runs it shows: itself, if it has its own."""
+    return f"{item.paper}/{item.entry.like or item.name}"
 
 
 def lines(table: Path, item: Item) -> list[Mapping[str, str]]:
@@ -85,7 +92,7 @@ def merge(rows: dict[str, Any], item: Item, found: Sequence[Mapping[str, str]]) 
         why = next((line["state"] for line in group if not finished(line)), None)
         kept = rows.setdefault(row, {})
         if why is None:
-            kept[scale] = taken(group)
+            kept[scale] = together(kept.get(scale, {}), taken(group))
         elif why.startswith(SLOW) and "methods" not in kept.get(scale, {}):
             kept[scale] = {"left_out": why}
         else:
@@ -113,6 +120,14 @@ def taken(group: Iterable[Mapping[str, str]]) -> dict[str, Any]:
             counts = {key: int(line[key]) for key in ("seeds", "measured")}
             methods.setdefault(line["method"], {})[line["quantity"]] = {**figure, **counts, "state": line["state"]}
     return {"scaled_down": "; ".join(sorted(smaller - {""})), "methods": methods}
+
+
+def together(old: Mapping[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """New figures, and old ones of the same setting that are not among them."""
+    if old.get("scaled_down") != new["scaled_down"]:
+        return new
+    methods = {name: {**old["methods"].get(name, {}), **figures} for name, figures in new["methods"].items()}
+    return {**new, "methods": {**old["methods"], **methods}}
 
 
 def main() -> None:

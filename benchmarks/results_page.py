@@ -12,6 +12,7 @@ import studies
 import verdicts
 from evidence import Evidence
 
+from fedkeel.errors import InputError
 from fedkeel.study.papers import catalogue
 from fedkeel.study.papers.catalogue import Cell, Item, Paper
 from fedkeel.study.papers.lines import Line
@@ -35,14 +36,17 @@ READ: dict[str, Any] = {
     "smoothness L": lambda row: row["report"]["smoothness"],
 }
 """What an item shows, from a run of a study."""
-Told = dict[tuple[str, str, str, str], str]
-"""By study, scene, variant and quantity: where on the page its figure stands, which is nowhere told again."""
+Told = dict[tuple[str, ...], str]
+"""By paper, study, scene, variant and quantity: where its figure stands, which is not told again of that paper."""
 
 
 def page(stored: Mapping[str, Any]) -> str:
     """The whole page."""
     said = verdicts.read()
     found = {paper.name: evidence.of_paper(paper, stored, said) for paper in catalogue.papers()}
+    wrong = [each for items in found.values() for made in items.values() for each in evidence.problems(made, said)]
+    if wrong:
+        raise InputError("verdicts.yaml does not fit the results:\n" + "\n".join(wrong))
     told: Told = {}
     blocks = ["# The papers' results, beside ours", said.overall, _legend(), _counts(found)]
     for paper in catalogue.papers():
@@ -55,9 +59,9 @@ def _legend() -> str:
         "Made by `python benchmarks/papers.py page` from stored results: those of [`fedkeel reproduce`](reproduce.md) "
         "in `benchmarks/results/papers.json`, and those of the studies that the [methods' pages](algorithms/) "
         "describe. Verdicts are written by hand. In tables, a cell is ours, and the paper's figure in brackets where "
-        "it prints one; ± is half of the 95 % interval over seeds, and there is none of one seed. `small` is a smaller "
-        "setting than the paper's, which is told below the table; where nothing is told, it is the paper's. Hours are "
-        "estimates for two cores without a GPU."
+        "it prints one; ± is half of the 95 % interval over seeds, and there is none of one seed. Where a setting is "
+        "smaller than the paper's, that is told below the table. Hours are estimates for two cores without a GPU, at "
+        "the scales `small` and `full` of `fedkeel reproduce`."
     )
 
 
@@ -80,7 +84,7 @@ def _paper(paper: Paper, found: Mapping[str, Evidence], said: verdicts.OfPaper, 
         if item.path in found:
             yield from _item(found[item.path], told)
     if said.errata:
-        yield "### Errata of its results"
+        yield "### Errata and gaps of its results"
         yield "\n".join(f"- {each}" for each in said.errata)
 
 
@@ -107,12 +111,12 @@ def _run(made: Evidence) -> str:
 def _item(made: Evidence, told: Told) -> Iterator[str]:
     item, verdict = made.item, made.verdict
     yield f'<a id="{_anchor(item)}"></a>\n\n### {item.title}: {item.entry.caption}'
-    yield f"**{made.word.capitalize()}.** {verdict.text}".strip()
+    there = f"[{made.root.title}](#{_anchor(made.root)})"
+    shared = "" if item is made.root else f"It shows runs of {there}: figures, and rows that were not run, stand there."
+    yield " ".join(each for each in (f"**{made.word.capitalize()}.**", verdict.text, shared) if each)
     if item.entry.claim:
         yield f"The paper says: {item.entry.claim}"
-    if item is not made.root:
-        yield f"It shows the runs of [{made.root.title}](#{_anchor(made.root)}), with its figures and its rows not run."
-    else:
+    if item is made.root:
         for study in verdict.studies:
             yield from _study(item, study, told)
     own = item.entry.also if item is not made.root else item.shows
@@ -160,10 +164,8 @@ def _marks(made: Evidence, rows: Sequence[str]) -> Iterator[str]:
     for text in dict.fromkeys(made.runs[row]["scaled_down"] for row in rows):
         if text:
             inside = [row for row in rows if made.runs[row]["scaled_down"] == text]
-            marks.append(
-                f"Scaled down ({'all rows' if inside == list(made.item.rows) else '; '.join(inside)}): {text}."
-            )
-    cells = [cell for cell in made.item.cells if cell.row in rows and cell.exists]
+            marks.append(f"Scaled down ({'all rows' if inside == made.item.rows else _named(inside)}): {text}.")
+    cells = [cell for cell in made.item.cells if cell.row in rows and cell.exists and not made.item.of_data]
     for text, those in _differences(cells).items():
         marks.append(f"Differs from the paper{_who(those, cells)}: {text}.")
     if marks:
@@ -192,11 +194,14 @@ def _study(item: Item, study: verdicts.Covering, told: Told) -> Iterator[str]:
     rows = studies.results(study.name)
     shown = [name for name in item.shows if name in READ and _readable(rows[0], name)]
     heads = [(scene, name) for scene in study.scenes for name in shown]
-    titles = [", ".join(word for word in (scene, name if len(shown) > 1 else "") if word) for scene, name in heads]
+    titles = [
+        ", ".join(word for word in (scene or study.scenes[scene], name if len(shown) > 1 else "") if word)
+        for scene, name in heads
+    ]
     lines = [_row([shown[0] if len(shown) == 1 else "", *titles]), "|---|" + "--:|" * len(heads)]
     above = {}
     for variant in study.variants or dict.fromkeys(row["variant"] for row in rows):
-        keys = [(study.name, scene, variant, name) for scene, name in heads]
+        keys = [(item.paper, study.name, scene, variant, name) for scene, name in heads]
         if all(key in told for key in keys):
             above |= {told[key]: None for key in keys}
             continue
@@ -249,13 +254,24 @@ def _not_run(made: Evidence) -> str:
     for reason in dict.fromkeys(made.reasons.values()):
         rows = [row for row in made.item.rows if made.reasons.get(row) == reason]
         small, full = (sum(evidence.hours(made.item, row, scale) for row in rows) for scale in ("small", "full"))
-        time = f" About {_spelled(small)} at the scale small, {_spelled(full)} at full." if full else ""
-        lines.append(f"- Not run ({reason}): {'; '.join(rows)}.{time}")
+        time = f" About {_spelled(small)} at small, {_spelled(full)} at full." if full else ""
+        lines.append(f"- Not run ({reason}): {_named(rows)}.{time}")
     return "\n".join(lines)
 
 
 def _spelled(hours: float) -> str:
-    return f"{60 * hours:.0f} minutes" if hours < 1 else f"{hours:,.0f} hours"
+    if hours < 1:
+        return f"{max(2, 60 * hours):.0f} minutes"
+    return f"{hours:.1f} hours" if hours < 10 else f"{hours:,.0f} hours"
+
+
+def _named(rows: Sequence[str]) -> str:
+    """Rows; those with the same first part together."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        first, _, rest = row.partition(", ")
+        found.setdefault(first, []).append(rest)
+    return "; ".join(first + (f" ({'; '.join(rest)})" if any(rest) else "") for first, rest in found.items())
 
 
 def _missing(item: Item) -> bool:

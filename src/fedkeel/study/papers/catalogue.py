@@ -143,6 +143,11 @@ class Item:
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     @property
+    def of_data(self) -> bool:
+        """Whether it is about data alone, so that nothing is trained."""
+        return self.shows == ("Wasserstein distance",)
+
+    @property
     def curves(self) -> bool:
         """Whether the paper prints no figure at all."""
         return all(printed == "not printed" for cell in self.cells for printed in cell.printed)
