@@ -13,6 +13,7 @@ from fedkeel.errors import label
 from fedkeel.study.papers.catalogue import Item, Paper
 from fedkeel.study.papers.lines import Line
 from fedkeel.study.papers.plan import CORES
+from fedkeel.study.papers.quantities import Name
 from fedkeel.study.papers.scales import Scale, scaled
 from fedkeel.study.statistics import Interval
 
@@ -45,13 +46,13 @@ class Evidence:
         """The rows that there is something for, in order."""
         return [row for row in self.item.rows if row in self.runs or row in self.by_study]
 
-    def line(self, row: str, column: str, quantity: str) -> Line | None:
+    def line(self, row: str, column: str, quantity: Name) -> Line | None:
         """A figure of the paper beside ours, if there is one."""
         kept = self.runs[row]["methods"].get(column, {}).get(quantity)
         if kept is None:
             return None
         cell = next(each for each in self.item.cells if (each.row, each.column) == (row, column))
-        place = self.item.shows.index(quantity)  # type: ignore[arg-type]
+        place = self.item.shows.index(quantity)
         interval = (kept["ours"], kept["low"], kept["high"], kept["measured"])
         ours = None if kept["ours"] is None else Interval(*interval)
         return Line(row, column, self.item.shows[place], cell.printed[place], ours, kept["seeds"], kept["state"])
@@ -80,7 +81,7 @@ def _of_item(item: Item, root: Item, stored: Mapping[str, Any], said: Verdicts) 
 def _reason(root: Item, row: str, slow: bool, why: str) -> str:
     dataset = next(cell.settings["dataset.name"] for cell in root.cells if cell.row == row)
     if not (ENTRIES[dataset].sources or ENTRIES[dataset].home):
-        return f"the data set {dataset} cannot be fetched, its files must be brought (docs/data.md)"
+        return f"the data set {dataset} cannot be fetched: [its files must be brought](data.md)"
     return "too slow to fit into the hours that the scale small gives an item" if slow else why
 
 

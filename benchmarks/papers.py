@@ -39,7 +39,8 @@ Stored = dict[str, dict[str, dict[str, Any]]]
 
 def read() -> Stored:
     """What is stored."""
-    return json.loads(STORED.read_text()) if STORED.exists() else {}
+    found: Stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    return found
 
 
 def publish(folder: Path) -> list[str]:
@@ -66,7 +67,7 @@ def root(item: Item) -> str:
     return f"{item.paper}/{item.entry.like or item.name}"
 
 
-def lines(table: Path, item: Item) -> list[Mapping[str, str]]:
+def lines(table: Path, item: Item) -> Sequence[Mapping[str, str]]:
     """Those of a table, all of which must be figures of the item."""
     with table.open(newline="") as file:
         found = list(csv.DictReader(file))

@@ -16,14 +16,14 @@ from fedkeel.errors import InputError
 from fedkeel.study.papers import catalogue
 from fedkeel.study.papers.catalogue import Cell, Item, Paper
 from fedkeel.study.papers.lines import Line
-from fedkeel.study.papers.quantities import QUANTITIES
+from fedkeel.study.papers.quantities import QUANTITIES, Name
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from wrap_docs import wrapped
 
 NOT_A_RESULT = "not a result"
-VERDICTS = ("holds", "in part", "does not hold", "not run")
+VERDICTS: tuple[verdicts.Word, ...] = ("holds", "in part", "does not hold", "not run")
 READ: dict[str, Any] = {
     "accuracy": lambda row: row["accuracy"],
     "accuracy %": lambda row: 100 * row["accuracy"],
@@ -37,7 +37,7 @@ READ: dict[str, Any] = {
 }
 """What an item shows, from a run of a study."""
 Told = dict[tuple[str, ...], str]
-"""By paper, study, scene, variant and quantity: where its figure stands, which is not told again of that paper."""
+"""By paper and study, and by scene, variant and quantity of that: where it stands, as it is told once of a paper."""
 
 
 def page(stored: Mapping[str, Any]) -> str:
@@ -59,9 +59,10 @@ def _legend() -> str:
         "Made by `python benchmarks/papers.py page` from stored results: those of [`fedkeel reproduce`](reproduce.md) "
         "in `benchmarks/results/papers.json`, and those of the studies that the [methods' pages](algorithms/) "
         "describe. Verdicts are written by hand. In tables, a cell is ours, and the paper's figure in brackets where "
-        "it prints one; ± is half of the 95 % interval over seeds, and there is none of one seed. Where a setting is "
-        "smaller than the paper's, that is told below the table. Hours are estimates for two cores without a GPU, at "
-        "the scales `small` and `full` of `fedkeel reproduce`."
+        "it prints one; ± is half of the 95 % interval over seeds, and there is none of one seed. What it takes to a "
+        "target is told seed by seed in studies; - is one that did not reach it. Where a setting is smaller than the "
+        "paper's, that is told below the table. Hours are estimates for two cores without a GPU, at the scales `small` "
+        "and `full` of `fedkeel reproduce`."
     )
 
 
@@ -130,7 +131,7 @@ def _item(made: Evidence, told: Told) -> Iterator[str]:
         yield _not_run(made)
 
 
-def _table(made: Evidence, rows: Sequence[str], quantity: str) -> str:
+def _table(made: Evidence, rows: Sequence[str], quantity: Name) -> str:
     """Rows by methods, or the other way round: the longer side goes down."""
     columns = list(dict.fromkeys(cell.column for cell in made.item.cells))
     found = {(row, column): made.line(row, column, quantity) for row in rows for column in columns}
@@ -191,7 +192,7 @@ def _who(those: Sequence[Cell], cells: Sequence[Cell]) -> str:
 
 def _study(item: Item, study: verdicts.Covering, told: Told) -> Iterator[str]:
     """A study's headline figures beside those of the paper, and where the rest stands."""
-    rows = studies.results(study.name)
+    rows, here = studies.results(study.name), f"[{item.title}](#{_anchor(item)})"
     shown = [name for name in item.shows if name in READ and _readable(rows[0], name)]
     heads = [(scene, name) for scene in study.scenes for name in shown]
     titles = [
@@ -199,26 +200,32 @@ def _study(item: Item, study: verdicts.Covering, told: Told) -> Iterator[str]:
         for scene, name in heads
     ]
     lines = [_row([shown[0] if len(shown) == 1 else "", *titles]), "|---|" + "--:|" * len(heads)]
-    above = {}
+    above: dict[str, None] = {}
     for variant in study.variants or dict.fromkeys(row["variant"] for row in rows):
         keys = [(item.paper, study.name, scene, variant, name) for scene, name in heads]
         if all(key in told for key in keys):
             above |= {told[key]: None for key in keys}
             continue
-        told |= dict.fromkeys(keys, f"[{item.title}](#{_anchor(item)})")
+        told |= dict.fromkeys(keys, here)
         cells = []
         for scene, name in heads:
             runs = [row for row in rows if (row["scene"], row["variant"]) == (scene, variant)]
             cells.append(_measured(runs, name) + _printed(_paper_figure(item, study.scenes[scene], variant, name)))
         lines.append(_row([variant, *cells]))
-    also = f" (figures that are not here stand at {', '.join(above)})" if above else ""
-    differs = f" Here {study.differs}." if study.differs else ""
-    yield f"Study {_link(study.name)}{also}: {studies.read(study.name).about}.{differs}"
+    words = [f"Study {_link(study.name)}: {studies.read(study.name).about}."]
+    first = told.setdefault((item.paper, study.name), here)
+    if first != here:
+        words = [f"Study {_link(study.name)}, as at {first}."]
+    if study.differs and told.setdefault((item.paper, study.name, study.differs), here) == here:
+        words.append(f"Here {study.differs}.")
+    if above:
+        words.append(f"Figures that are not here stand at {', '.join(above)}.")
+    yield " ".join(words)
     if len(lines) > 2:
         yield "\n".join(lines)
 
 
-def _readable(row: Mapping[str, Any], quantity: str) -> bool:
+def _readable(row: Mapping[str, Any], quantity: Name) -> bool:
     try:
         READ[quantity](row)
     except KeyError:
@@ -226,25 +233,25 @@ def _readable(row: Mapping[str, Any], quantity: str) -> bool:
     return True
 
 
-def _measured(runs: Sequence[Mapping[str, Any]], quantity: str) -> str:
+def _measured(runs: Sequence[Mapping[str, Any]], quantity: Name) -> str:
     """A variant's figure in a scene, as the studies' own tables have it: seed by seed where there is a target."""
     if not runs:
         return ""
     if not studies.whole(runs):
         return "stopped"
     values = [READ[quantity](run) for run in runs]
-    kind = QUANTITIES[quantity]  # type: ignore[index]
+    kind = QUANTITIES[quantity]
     if kind.of_target:
         return ", ".join("-" if value is None else f"{value:.0f}" for value in values)
     return studies.cell(values, factor=1, digits=kind.digits)
 
 
-def _paper_figure(item: Item, row: str, variant: str, quantity: str) -> catalogue.Printed:
+def _paper_figure(item: Item, row: str, variant: str, quantity: Name) -> catalogue.Printed:
     """What the paper prints for a study's variant, where it has that method."""
     name = variant.lower().replace("-", "")
     for cell in item.cells:
         if cell.row == row and name in (cell.column, cell.column.rpartition(", ")[2]):
-            return cell.printed[item.shows.index(quantity)]  # type: ignore[arg-type]
+            return cell.printed[item.shows.index(quantity)]
     return "none"
 
 

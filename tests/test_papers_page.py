@@ -170,7 +170,8 @@ def test_a_study_stands_beside_the_paper_s_figures_and_is_told_once_of_a_paper()
     assert first.endswith("(88.23) |")
     assert "(" not in second  # the paper has no such run
     (words,) = results_page._study(item("fedagg-journal/table5"), study, told)
-    assert "stand at [Table 3](#fedagg-journal-table3)" in words
+    assert "as at [Table 3](#fedagg-journal-table3)." in words
+    assert "not here stand at [Table 3](#fedagg-journal-table3)" in words
     assert len(list(results_page._study(item("fedent/figure9"), study, told))) == 2
 
 
