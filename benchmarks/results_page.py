@@ -14,7 +14,7 @@ from evidence import Evidence
 
 from fedkeel.errors import InputError
 from fedkeel.study.papers import catalogue
-from fedkeel.study.papers.catalogue import Cell, Item, Paper
+from fedkeel.study.papers.catalogue import Item, Paper
 from fedkeel.study.papers.lines import Line
 from fedkeel.study.papers.quantities import QUANTITIES, Name
 
@@ -84,6 +84,7 @@ def _paper(paper: Paper, found: Mapping[str, Evidence], said: verdicts.OfPaper, 
     for item in paper.items:
         if item.path in found:
             yield from _item(found[item.path], told)
+    yield from _settings(paper, found)
     if said.errata:
         yield "### Errata and gaps of its results"
         yield "\n".join(f"- {each}" for each in said.errata)
@@ -156,38 +157,33 @@ def _figure(line: Line | None) -> str:
 def _printed(printed: catalogue.Printed) -> str:
     if printed in ("not printed", "none"):
         return ""
-    return f" ({printed if isinstance(printed, str) else f'{printed:,.10g}'})"
+    return f" ({printed.replace('-', ' ') if isinstance(printed, str) else f'{printed:,.10g}'})"
 
 
 def _marks(made: Evidence, rows: Sequence[str]) -> Iterator[str]:
-    """What was scaled down, and where settings differ from the paper's."""
+    """What was scaled down, and what is said of the item's settings."""
     marks = []
     for text in dict.fromkeys(made.runs[row]["scaled_down"] for row in rows):
         if text:
             inside = [row for row in rows if made.runs[row]["scaled_down"] == text]
             marks.append(f"Scaled down ({'all rows' if inside == made.item.rows else _named(inside)}): {text}.")
-    cells = [cell for cell in made.item.cells if cell.row in rows and cell.exists and not made.item.of_data]
-    for text, those in _differences(cells).items():
-        marks.append(f"Differs from the paper{_who(those, cells)}: {text}.")
+    if not made.item.of_data:
+        marks += [f"Differs from the paper: {text}." for text in made.item.entry.differs]
     if marks:
         yield "\n".join(f"- {each}" for each in marks)
 
 
-def _differences(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = {}
-    for cell in cells:
-        for text in cell.differs:
-            found.setdefault(text, []).append(cell)
-    return found
-
-
-def _who(those: Sequence[Cell], cells: Sequence[Cell]) -> str:
-    """Whom a difference is about, if not everybody."""
-    for key in ("column", "row"):
-        named = dict.fromkeys(getattr(cell, key) for cell in those)
-        if len(named) < len({getattr(cell, key) for cell in cells}):
-            return f" ({'; '.join(named)})"
-    return ""
+def _settings(paper: Paper, found: Mapping[str, Evidence]) -> Iterator[str]:
+    """Where the settings of what was run differ from the paper's, and whose."""
+    run = [made for made in found.values() if not made.item.of_data]
+    used = {part for made in run for cell in made.item.cells if cell.row in made.runs for part in cell.parts}
+    whose: dict[str, list[str]] = {}
+    for part, text in paper.differs.items():
+        if part in used:
+            whose.setdefault(text, []).append(part)
+    if whose:
+        yield "### Where the settings of `fedkeel reproduce` differ from the paper's"
+        yield "\n".join(f"- {', '.join(parts)}: {text}." for text, parts in whose.items())
 
 
 def _study(item: Item, study: verdicts.Covering, told: Told) -> Iterator[str]:

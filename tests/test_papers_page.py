@@ -192,6 +192,20 @@ def test_the_longer_side_of_a_table_goes_down() -> None:
     assert len(lines) == 7
 
 
+def test_where_settings_differ_is_told_once_and_of_what_was_run() -> None:
+    conference = next(each for each in catalogue.papers() if each.name == "fedagg-conference")
+    names = ("fedavg", "fedagg")
+    stored = {"fedagg-conference/table1": {"mnist+linear, iid": {"small": kept(0.9, methods=names)}}}
+    found, _ = made("fedagg-conference", stored)
+    _, words = results_page._settings(conference, found)
+    assert [each.partition(": ")[0] for each in words.splitlines()] == ["- fedadagrad", "- fedagg"]
+    stored["fedagg-conference/table1"]["mnist+linear, noniid"] = {"small": kept(0.8, methods=names)}
+    found, _ = made("fedagg-conference", stored)
+    _, words = results_page._settings(conference, found)
+    assert words.count("- noniid: Dirichlet's parameter is 0.5; the paper gives none.") == 1
+    assert list(results_page._settings(conference, made("fedagg-conference", {})[0])) == []
+
+
 def line(row: str, quantity: Any, ours: float | None, state: str = "", **more: Any) -> Line:
     found = None if ours is None else Interval(ours, ours - 1, ours + 1, 3)
     return Line(row, "fedavg", quantity, 64.95, found, 3, state, **more)
