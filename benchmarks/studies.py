@@ -257,12 +257,25 @@ def with_table(page: Path, name: str, text: str) -> str | None:
     return before + begin + "\n" + text + "\n" + end + rest.partition(end)[2]
 
 
-def stored(name: str) -> str:
-    """The table of the stored results."""
-    study, file = read(name), RESULTS / f"study-{name}.json"
+def results(name: str) -> list[Row]:
+    """The stored results."""
+    if name not in names():
+        raise unknown("study", name, names())
+    file = RESULTS / f"study-{name}.json"
     if not file.exists():
         raise InputError(f"study {name}: no results are stored; first: studies.py publish {name} DIR")
-    return table(study, json.loads(file.read_text()))
+    found: list[Row] = json.loads(file.read_text())
+    return found
+
+
+def stored(name: str) -> str:
+    """The table of the stored results."""
+    return table(read(name), results(name))
+
+
+def shown_on(name: str) -> list[Path]:
+    """Those that have a place for the table of a study."""
+    return [page for page in sorted(PAGES.glob("*.md")) if f"<!-- study {name} -->" in page.read_text()]
 
 
 def main() -> None:

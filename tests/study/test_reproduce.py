@@ -210,6 +210,7 @@ def test_runs_are_made_once_and_stand_beside_the_figures_of_the_paper(tmp_path: 
     with (table.folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["ours"]) for row in rows] == [each.ours.mean for each in table.lines if each.ours]
+    assert {(row["scale"], row["measured"]) for row in rows} == {("tiny", "1")}
     assert rows[0]["stand_in"].startswith("random images, 1 x 28 x 28")
     page = (table.folder / "table.md").read_text()
     assert f"| mnist+linear, iid | fedavg | accuracy | 0.9084 | {line.own} | 1 |" in page
@@ -355,4 +356,5 @@ def test_failed_seeds_are_told_beside_what_the_others_came_to(tmp_path: Path) ->
     assert line.state == "failed in 2 of 3 seeds: it diverged"
     assert Reproduced(made, (line,), tmp_path).failed == [line]
     assert tables.notes([line])[line.state] == "a"
-    assert tables.record(line)["state"] == line.state
+    told = tables.record(line)
+    assert (told["state"], told["seeds"], told["measured"]) == (line.state, 3, 1)

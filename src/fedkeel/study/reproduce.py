@@ -95,6 +95,6 @@ def written(plans: Sequence[ItemPlan], out: Path, command: Callable[[ItemPlan], 
     for made in plans:
         folder = out / ITEMS / made.item.path.replace("/", "-")
         found, labels = data_lines(made) if made.of_data else (lines(made, out), [])
-        write(folder / "table.csv", as_csv([tables.record(line) for line in found]))
+        write(folder / "table.csv", as_csv([{"scale": made.scale, **tables.record(line)} for line in found]))
         write(folder / "table.md", tables.as_markdown(made.item, cites[made.item.paper], found, command(made)))
         yield Reproduced(made, tuple(found), folder, tuple(labels), command(made))

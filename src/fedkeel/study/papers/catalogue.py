@@ -111,6 +111,11 @@ class Cell:
     """From the paper, in half sentences."""
 
     @property
+    def parts(self) -> list[str]:
+        """The names of the settings that its row and column consist of."""
+        return _names(self.row, self.column)
+
+    @property
     def exists(self) -> bool:
         """Whether the paper has such a run."""
         return self.printed[0] != "none"
@@ -143,6 +148,11 @@ class Item:
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     @property
+    def of_data(self) -> bool:
+        """Whether it is about data alone, so that nothing is trained."""
+        return self.shows == ("Wasserstein distance",)
+
+    @property
     def curves(self) -> bool:
         """Whether the paper prints no figure at all."""
         return all(printed == "not printed" for cell in self.cells for printed in cell.printed)
@@ -155,6 +165,8 @@ class Paper:
     name: str
     cite: Citation
     items: tuple[Item, ...]
+    differs: Mapping[str, str]
+    """From the paper, in half a sentence: by the part of a row or column whose settings do."""
 
 
 @cache
@@ -193,7 +205,8 @@ def matching(rows: Sequence[str], words: Sequence[str]) -> list[str]:
 def _read(name: str) -> Paper:
     path = Path(str(resources.files(__package__) / f"{name}.yaml"))
     file = make(File, yamltext.read(path), name)
-    return Paper(name, file.cite, tuple(_item(name, item, file) for item in file.items))
+    differs = {part: given.differs for part, given in file.parts.items() if given.differs}
+    return Paper(name, file.cite, tuple(_item(name, item, file) for item in file.items), differs)
 
 
 def _item(paper: str, name: str, file: File) -> Item:
@@ -228,8 +241,7 @@ def _figures(entry: Entry, row: str, count: int) -> Iterator[tuple[str, tuple[Pr
 
 
 def _cell(file: File, entry: Entry, row: str, column: str, printed: tuple[Any, ...]) -> Cell:
-    names = [*row.split(_PARTS), *(column.split(_PARTS) if column != "labels" else [])]
-    parts = [_part(file, name) for name in names]
+    parts = [_part(file, name) for name in _names(row, column)]
     settings: dict[str, Any] = {}
     for part in parts:
         settings |= part.settings
@@ -237,6 +249,11 @@ def _cell(file: File, entry: Entry, row: str, column: str, printed: tuple[Any, .
         settings |= part.with_.get(settings.get("algorithm.name", ""), {})
     differs = dict.fromkeys(each for each in (*(part.differs for part in parts), *entry.differs) if each)
     return Cell(row, column, printed, settings, tuple(differs))
+
+
+def _names(row: str, column: str) -> list[str]:
+    """Of the parts; a column about data has none."""
+    return [*row.split(_PARTS), *(column.split(_PARTS) if column != "labels" else [])]
 
 
 def _part(file: File, name: str) -> Part:

@@ -55,7 +55,7 @@ class ItemPlan:
     @property
     def of_data(self) -> bool:
         """Whether it is about data alone, so that nothing is trained."""
-        return self.item.shows == ("Wasserstein distance",)
+        return self.item.of_data
 
     @property
     def seconds(self) -> float | None:

@@ -52,8 +52,9 @@ def remarks(item: Item) -> list[str]:
 
 
 def record(line: Line) -> dict[str, Any]:
-    """A line as plain values; `low` and `high` are the 95 % interval."""
-    mean, low, high = (None, None, None) if line.ours is None else (line.ours.mean, line.ours.low, line.ours.high)
+    """A line as plain values; `low` and `high` are the 95 % interval over the `measured` ones of the seeds."""
+    ours = line.ours
+    mean, low, high, measured = (None, None, None, 0) if ours is None else (ours.mean, ours.low, ours.high, ours.count)
     return {
         "row": line.row,
         "method": line.column,
@@ -63,6 +64,7 @@ def record(line: Line) -> dict[str, Any]:
         "low": low,
         "high": high,
         "seeds": line.seeds,
+        "measured": measured,
         "difference": line.difference,
         "state": line.state,
         "scaled_down": "; ".join(line.smaller),
