@@ -152,6 +152,7 @@ CHEAP = ["linear", "mlp-400", "lenet5", "cnn", "mnist-cnn", "resnet20", "textcnn
 _CHOICES = [
     _setting("dataset.train_limit", 1, 2, 3, 10, 60),
     _setting("dataset.test_limit", 1, 2, 10),
+    _setting("dataset.normalise", "standard", "unit", "none"),
     _setting("dataset.augment", "none", "crop-flip"),
     _setting("dataset.resize", 1, 2, 3, 5, 12, 17, 30),
     _setting("model", *CHEAP),
