@@ -157,6 +157,7 @@ _CHOICES = [
     _setting("dataset.resize", 1, 2, 3, 5, 12, 17, 30),
     _setting("model", *CHEAP),
     _setting("model.projection", 1, 3, 10_001),
+    _setting("model.hidden", 1, 10_001),
     _setting("model.dropout", 0, 0.5, 0.999999),
     _setting("model.norm", "batch", "group", "none"),
     _setting("algorithm.name", *methods.methods()),
