@@ -179,6 +179,8 @@ _CHOICES = [
     _setting("local.epochs", 1, 2, 3),
     _setting("local.lr", 1e-300, 0.1, 1e38),
     _setting("local.momentum", 0, 0.9),
+    _setting("local.optimizer", "sgd", "adam", "adamw"),
+    _setting("local.betas", "[0, 0]", "[0.9, 0.99]", "[1]"),
     _setting("local.clip_norm", 1e-300, 1, 1e38),
     _setting("finetune.epochs", 0, 1),
     _setting("finetune.part", "all", "body", "head"),

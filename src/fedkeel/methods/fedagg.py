@@ -142,6 +142,10 @@ class AggregatedRates(Control, EpochRecorder):
     """Trains every epoch at the rate that the server planned, on the client's own gradients (Algorithm 2)."""
 
     @property
+    def needs_sgd(self) -> str:
+        return "its learning rates are made for steps along the gradient"
+
+    @property
     def survey(self) -> ClientRule | None:
         """A pass at the base rate, or gradients at given points."""
         if self.reading == "literal":
