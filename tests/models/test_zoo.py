@@ -63,7 +63,7 @@ def test_options_come_with_their_defaults():
     assert options("linear") == every
     assert options("mnist-cnn") == {"dropout": 0.0, **every}
     assert options("cifar10-cnn") == {"dropout": 0.25, **every}
-    assert options("alexnet") == {"norm": "none", "dropout": 0.0, **every}
+    assert options("alexnet") == {"norm": "none", "dropout": 0.0, "hidden": None, **every}
     assert options("textcnn") == {"embedding": 100, "filters": 100, "dropout": 0.5, **every}
     assert [name for name in names() if options(name) == {"norm": "batch", **every}] == NORMALISED
 
@@ -76,7 +76,8 @@ def test_a_projection_stands_between_body_and_head():
 
 
 def test_options_that_are_not_chosen_are_completed():
-    assert complete("alexnet", {"dropout": 0.5}) == {"norm": "none", "dropout": 0.5, "projection": None}
+    expected = {"norm": "none", "dropout": 0.5, "hidden": None, "projection": None}
+    assert complete("alexnet", {"dropout": 0.5}) == expected
     assert complete("linear", {}) == {"projection": None}
     with pytest.raises(InputError, match=r"model.norm: 'layer' is refused"):
         complete("alexnet", {"norm": "layer"})

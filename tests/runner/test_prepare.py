@@ -52,6 +52,19 @@ def test_resizing_and_augmentation_apply_to_given_data() -> None:
     assert result.summary["parameters"] == 256 * 3 + 3
 
 
+def test_given_data_is_not_scaled() -> None:
+    with pytest.raises(InputError, match=r"dataset\.normalise: unit is not accepted, this data is handed over ready"):
+        run(Experiment(rounds=1, model="linear", dataset={"normalise": "unit"}), data=IMAGES)
+
+
+@pytest.mark.parametrize(("normalise", "top"), [("unit", 1.0), ("none", 255.0)])
+def test_a_run_trains_on_images_as_they_are_scaled(normalise: str, top: float) -> None:
+    _, data, _ = prepare(Experiment(dataset={"normalise": normalise, "train_limit": 100, "test_limit": 50}))
+    for part in (data.train, data.test):
+        assert (part.x.min(), part.x.max()) == (0, top)
+        assert float((part.x * (255 / top)).frac().abs().max()) == pytest.approx(0, abs=1e-4)
+
+
 def test_limits_draw_a_part_of_a_named_data_set() -> None:
     settings = {"train_limit": 100, "test_limit": 50}
     result = run(Experiment(rounds=1, model="linear", clients=5, dataset=settings, partition="iid"))

@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 
 from fedkeel import api
 from fedkeel.cli import reproduce as command
+from fedkeel.config import usercode
+from fedkeel.data import datasets
+from fedkeel.data.datasets import Scaling
 from fedkeel.data.datasets.registry import ENTRIES
 from fedkeel.errors import InputError
 from fedkeel.record.runs import RunRecord
@@ -60,10 +63,8 @@ def test_every_item_at_the_smallest_scale_can_deal_out_its_data() -> None:
     assert len(scenes) > 40
     for experiment in scenes.values():
         counts = lines.federate(experiment).label_counts()
-        assert counts.shape == (
-            experiment.clients,
-            ENTRIES[experiment.dataset.name.partition(":")[2].replace("_", "-")].classes,
-        )
+        dataset, _ = standin.meant(experiment.dataset.name.partition(":")[2])
+        assert counts.shape == (experiment.clients, ENTRIES[dataset].classes)
         assert counts.sum(axis=1).min() >= 1
 
 
@@ -92,6 +93,26 @@ def test_tiny_takes_real_samples_where_they_are(monkeypatch: pytest.MonkeyPatch)
     assert cell.cases[0].experiment.dataset.name == "fedkeel.study.papers.few:mnist"
     assert cell.stand_in == ""
     assert cell.smaller[-2:] == ("40 of 60,000 training samples", "100 of 10,000 test samples")
+
+
+@pytest.mark.parametrize(("scaling", "whole"), [("standard", False), ("unit", False), ("none", True)])
+def test_small_data_is_scaled_as_the_item_says(scaling: Scaling, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    (item,) = catalogue.find(["fedagg-journal/table3"])
+    cell = item.cells[0]
+    cell = replace(cell, settings={**cell.settings, "dataset.normalise": scaling})
+    suffix = "" if scaling == "standard" else f"_{scaling}"
+    for source, cached in (("standin", False), ("few", True)):
+        monkeypatch.setattr(plan, "is_cached", lambda _, cached=cached: cached)
+        experiment = plan._planned(cell, item, "tiny", None).cases[0].experiment
+        assert experiment.dataset.name == f"fedkeel.study.papers.{source}:mnist{suffix}"
+        assert experiment.dataset.normalise == "standard"
+    x = usercode.call(standin.function("mnist", scaling), "dataset.name", {}).train.x
+    assert (x.min() < -2) == (scaling == "standard")
+    assert (x.max() == 255, x.max() == 1) == (scaling == "none", scaling == "unit")
+    assert bool((x == x.round()).all()) == whole
+    mine = usercode.call(few.function("fashion-mnist-mini", scaling), "dataset.name", {}).train.x
+    every = {image.numpy().tobytes() for image in datasets.load("fashion-mnist-mini", scaling=scaling).train.x}
+    assert all(image.numpy().tobytes() in every for image in mine)
 
 
 def test_an_item_about_epochs_keeps_them() -> None:
@@ -320,14 +341,13 @@ def test_the_list_names_every_table_and_figure() -> None:
     told = invoke("--list")
     for paper in catalogue.papers():
         assert all(item.path in told for item in paper.items)
-    assert "21 tables and 46 figures; 50 items" in told
+    assert "21 tables and 46 figures; 51 items" in told
 
 
 def test_what_is_no_result_is_told_in_a_sentence() -> None:
     assert invoke("fedent/table1") == (
         "fedent/table1: Key notations and their meanings; not a result: It lists symbols."
     )
-    assert "cannot be reproduced yet: clients have no Adam" in invoke("fedagg-journal/figure2")
 
 
 def test_a_rehearsal_counts_rows_and_runs() -> None:

@@ -105,7 +105,7 @@ def _kind(item: Item) -> str:
         return (
             f"result: {len(item.rows)} row{'s' if len(item.rows) > 1 else ''}, {count} cell{'s' if count > 1 else ''}"
         )
-    return item.entry.missing or f"not a result: {item.entry.why}"
+    return f"not a result: {item.entry.why}"
 
 
 def _tell_of_others(items: Sequence[Item]) -> None:

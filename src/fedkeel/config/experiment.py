@@ -139,6 +139,12 @@ class Experiment(Section):
                     f"{field}: {given} is not accepted with {self.algorithm.label}, whose clients send no weights; "
                     "accepted: without it"
                 )
+        for rule in self.algorithm.rules():
+            if self.local.optimizer != "sgd" and rule.needs_sgd:
+                raise InputError(
+                    f"local.optimizer: {self.local.optimizer} is not accepted with {self.algorithm.label}, as "
+                    f"{rule.needs_sgd}; accepted: sgd"
+                )
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
                 "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "

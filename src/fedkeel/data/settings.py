@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedkeel.config.section import Count, Section
 from fedkeel.data import datasets
@@ -17,6 +17,9 @@ class DatasetSettings(Section):
     train_limit: Count | None = None
     """Use only so many training samples, drawn at random."""
     test_limit: Count | None = None
+    normalise: datasets.Scaling = "standard"
+    """Images. `standard`: scaled to 0..1, then (x - mean) / std per channel. `unit`: scaled to 0..1. `none`: 0..255, as
+    the files have them. Token ids and the user's own data stay as they are."""
     augment: Literal["none", "crop-flip"] = "none"
     """Random crop after padding by 4, and horizontal flip, of training images."""
     resize: Annotated[int, Field(gt=0, le=2048)] | None = None
@@ -26,3 +29,8 @@ class DatasetSettings(Section):
     @classmethod
     def _known(cls, name: str) -> str:
         return name if ":" in name else datasets.canonical(name)
+
+    @model_validator(mode="after")
+    def _scalable(self) -> Self:
+        datasets.check_scaling(self.name, self.normalise)
+        return self

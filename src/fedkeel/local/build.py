@@ -81,7 +81,7 @@ class Workshop:
     def trains_whole_jobs(self) -> bool:
         """Whether the kernels are given whole jobs of this method, or whole epochs, not every step."""
         many = keeps_to_course(self.rule) or walks_by_epoch(self.rule, self.local.momentum)
-        return many and not self.data.augment and not self.data.resize
+        return many and self.local.optimizer == "sgd" and not self.data.augment and not self.data.resize
 
     @property
     def bytes(self) -> int:

@@ -1,7 +1,7 @@
 """The local training loop: the only one in the package.
 
 The order inside a step is fixed: gradient of the loss, clipping, weight decay (all three in `oracle.grad`),
-the rule's direction, momentum, update.
+the rule's direction, optimiser (`optimizer.py`), update.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.errors import FedkeelError
+from fedkeel.local.optimizer import Descent, Optimizer
 from fedkeel.methods.client import ClientRule, Course
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle
@@ -64,11 +65,12 @@ def train(
     oracle: TrainingOracle,
     limit: int | None = None,
     out: Tensor | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Outcome:
     """Train a stack of clients for all steps or for `limit`; the weights may be put into `out`.
 
-    Clients that are done leave the stack: rules and oracle see only those still at work. Momentum is PyTorch's
-    (v <- m v + d, started at d) and begins anew with every job.
+    Clients that are done leave the stack: rules and oracle see only those still at work. Without another optimiser,
+    which is to be a new one, it is SGD with the job's momentum.
     """
     given, momentum = job, job.momentum
     begun = job = rule.begin(job, oracle)
@@ -86,7 +88,7 @@ def train(
     by_epoch = getattr(oracle, "by_epoch", None) if walks_by_epoch(rule, momentum) and job.fresh is None else None
     walk, finish = (by_epoch and by_epoch(limit)) or (islice(oracle.steps(), limit), None)
     w = job.start
-    velocity: Tensor | None = None
+    optimizer = optimizer or Descent(momentum)
     done: list[Job] = []
     epoch: int | Tensor | None = None
     lr = rate = job.lr
@@ -94,7 +96,7 @@ def train(
         if step.active < len(job.start):
             done.append(job.pick(slice(step.active, None)))
             job = job.pick(slice(step.active))
-            velocity = velocity if velocity is None else velocity[: step.active]
+            optimizer.keep(step.active)
         old = new = w if step.active == len(w) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
             new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if out is None else out
@@ -113,10 +115,7 @@ def train(
             assert descend is not None
             descend(old, rate, new, job.course)
             continue
-        if momentum:
-            velocity = direction.clone() if velocity is None else velocity.mul_(momentum).add_(direction)
-            direction = velocity
-        torch.addcmul(old, rate, direction, value=-1, out=new)
+        optimizer.step(old, direction, rate, new)
         if finish is not None:
             finish(job, rate, new)
     left = [job, *reversed(done)]

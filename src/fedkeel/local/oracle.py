@@ -141,15 +141,16 @@ class BatchOracle:
         g = self._masked(g)
         if self._local.clip_norm is not None:
             g = g * (self._local.clip_norm / (g.norm(dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0)
-        if self._local.weight_decay:
+        if self._local.weight_decay and self._local.optimizer != "adamw":  # which decays weights, not gradients
             g = g.add_(self._masked(w), alpha=self._local.weight_decay)
         return g
 
     @property
     def descend(self) -> Callable[[Tensor, Tensor, Tensor, Course], None] | None:
         """`descend(w, rate, out, course)`: out <- w - rate * direction(grad(w), w), where that is cheaper in one go."""
-        plain = self._local.clip_norm is None and not self._local.weight_decay and self._moving is None
-        return self._descend if plain and self._gradient.descends else None
+        local = self._local
+        plain = local.clip_norm is None and not local.weight_decay and self._moving is None
+        return self._descend if plain and local.optimizer == "sgd" and self._gradient.descends else None
 
     def _descend(self, w: Tensor, rate: Tensor, out: Tensor, course: Course) -> None:
         batch = self._current()
@@ -158,8 +159,9 @@ class BatchOracle:
 
     @property
     def _whole(self) -> bool:
-        """Whether many steps are made in one go."""
-        return self._gradient.trains_whole_jobs and self._batches.as_they_lie is not None
+        """Whether many steps are made in one go: only those of SGD can be."""
+        whole = self._gradient.trains_whole_jobs and self._batches.as_they_lie is not None
+        return whole and self._local.optimizer == "sgd"
 
     @property
     def train(self) -> Callable[[Job, int | None, Tensor | None], tuple[Tensor, Job]] | None:

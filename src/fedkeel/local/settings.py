@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedkeel.config.section import Count, Section, Share, Size
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown
 
 
 class LocalSettings(Section):
@@ -18,10 +18,34 @@ class LocalSettings(Section):
     lr: Size = 0.05
     lr_decay: Share = 1.0
     """Factor on the learning rate after every round."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """What makes steps of directions, as PyTorch's do; what it remembers begins anew with every job."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of `sgd`."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+    """Of `adam` and `adamw`: the shares of the past in the running means of directions and of their squares."""
+    eps: Annotated[float, Field(ge=1e-30, le=1e38)] = 1e-8
+    """Of `adam` and `adamw`: what is added to the root of the squares."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.0
+    """A part of the gradient; `adamw` takes it off the weights instead."""
     clip_norm: Size | None = None
     """Upper bound on the norm of a mini-batch's gradient."""
+
+    @model_validator(mode="after")
+    def _fits_the_optimizer(self) -> Self:
+        if self.optimizer != "sgd" and self.momentum:
+            raise InputError(
+                f"local.momentum: {self.momentum:g} is not accepted with optimizer {self.optimizer}, which "
+                "has its own; accepted: 0, or local.betas"
+            )
+        for field in ("betas", "eps"):
+            value = getattr(self, field)
+            if self.optimizer == "sgd" and value != type(self).model_fields[field].default:
+                raise InputError(
+                    f"local.{field}: {shown(value)} is not accepted with optimizer sgd; "
+                    "accepted: optimizer adam or adamw"
+                )
+        return self
 
 
 class FinetuneSettings(Section):

@@ -16,6 +16,7 @@ from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batches, steps
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.loop import Outcome, train, walks_by_epoch
+from fedkeel.local.optimizer import Adam
 from fedkeel.local.oracle import BatchOracle
 from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.client import ClientRule
@@ -71,7 +72,8 @@ class Trainer:
             oracle.restore(job.buffers)
             # The server reads other weights than were trained: only those are put into `out`.
             with left_alone(rule, "a hook", given):
-                outcome = train(job, rule, oracle, limit, None if wire else out)
+                adam = None if self.local.optimizer == "sgd" else Adam(self.local, moving)
+                outcome = train(job, rule, oracle, limit, None if wire else out, adam)
         loss = oracle.loss
         sends = rule.sends(self.layout, orders.received[0])
         _check(rule, outcome, sends, job.lr)
@@ -100,7 +102,7 @@ class Trainer:
 
     def _by_epoch(self, rule: ClientRule, orders: Orders, batches: Batches) -> bool:
         """Whether the clients will walk through their epochs together: who begins the fewest must come last."""
-        whole = self.gradient.trains_whole_jobs and batches.as_they_lie is not None
+        whole = self.gradient.trains_whole_jobs and batches.as_they_lie is not None and self.local.optimizer == "sgd"
         return whole and walks_by_epoch(rule, self.local.momentum) and orders.all_have("fresh", None)
 
     def _batches(self, orders: Orders) -> Batches:

@@ -40,6 +40,10 @@ class Followed(ClientRule):
     """Whether slow clients step wider, by r; 1 for everybody without a server that measures delays."""
 
     @property
+    def needs_sgd(self) -> str:
+        return "its direction is a mean with earlier ones, longer for slow clients, and its size counts"
+
+    @property
     def pull(self) -> float:
         return self.lam
 

@@ -69,6 +69,11 @@ class ClientRule(Section):
         """The factor of a pull `pull * (w - start)` in the direction, which shortens a client's path."""
         return 0.0
 
+    @property
+    def needs_sgd(self) -> str | None:
+        """Why clients must take steps of SGD and of no other `local.optimizer`, if there is a reason."""
+        return None
+
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """Why this rule cannot train such a model or with such momentum, if there is a reason."""
         return None
@@ -100,7 +105,7 @@ class ClientRule(Section):
         raise NotImplementedError
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
-        """The direction [k, D] of one mini-batch, before momentum; by default the job's course.
+        """The direction [k, D] of one mini-batch, before momentum or Adam; by default the job's course.
 
         `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
         """

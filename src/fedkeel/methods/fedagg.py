@@ -115,6 +115,10 @@ class AggregatedRates(Control, EpochRecorder):
         return self.direction == "own"
 
     @property
+    def needs_sgd(self) -> str:
+        return "its learning rates are made for steps along the gradient"
+
+    @property
     def survey(self) -> ClientRule | None:
         """A pass at the base rate, or gradients at given points."""
         if self.reading == "literal":

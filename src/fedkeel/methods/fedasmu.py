@@ -187,6 +187,15 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         """lambda, sigma and iota at first."""
         raise NotImplementedError
 
+    @property
+    def needs_sgd(self) -> str | None:
+        if not self.adapts or not any((self.lambda_lr, self.sigma_lr, self.iota_lr)):
+            return None
+        return (
+            "its control parameters learn from gradients that are read off the clients' paths (not with lambda_lr, "
+            "sigma_lr and iota_lr of 0)"
+        )
+
     def root(self, view: View) -> float:
         """What stands under the root."""
         raise NotImplementedError

@@ -33,6 +33,10 @@ class DirectionAverage(UniformAverage):
 
     pair = "fedcm"
 
+    @property
+    def needs_sgd(self) -> str:
+        return "its server reads gradients off the clients' paths"
+
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"delta": torch.zeros_like(w)})
 

@@ -48,6 +48,10 @@ class GradientApproximation(UniformAverage):
     reading: Reading = "practical"
     """The added part's size, capped; or as printed, which reverses stragglers and stops when it runs away."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "its server reads gradients off the clients' paths"
+
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The weight of an update is its share times the factor that completes it."""
         asked = float(updates.asked or int(updates.epochs.max()))

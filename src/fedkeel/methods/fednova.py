@@ -32,6 +32,10 @@ class NormalisedAverage(ServerRule):
     tau_eff: Literal["paper", "released"] = "paper"
     """sum_i p_i a_i; with a proximal term the released code takes sum_i p_i K_i."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "updates are divided by how far steps of SGD lead"
+
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"momentum": torch.zeros_like(w)} if self.server_momentum else {})
 

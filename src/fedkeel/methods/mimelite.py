@@ -28,6 +28,10 @@ class FrozenMomentum(ClientRule):
     form: Form = "paper"
     """Of momentum: (1 - beta) g + beta m, or g + beta m as in FedJAX."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "its steps are those of SGD with the server's momentum"
+
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """The server's momentum takes the place of the client's."""
         return f"local.momentum={momentum} would be a second momentum; accepted: local.momentum=0" if momentum else None

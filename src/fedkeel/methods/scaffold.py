@@ -24,6 +24,10 @@ class ControlledSGD(ClientRule):
     option: Literal["I", "II"] = "II"
     """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
 
+    @property
+    def needs_sgd(self) -> str | None:
+        return "option II reads control variates off paths (option I does not)" if self.option == "II" else None
+
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"c": torch.zeros_like(w)}
 

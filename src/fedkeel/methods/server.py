@@ -149,6 +149,11 @@ class ServerRule(Section):
     reports: ClassVar[tuple[str, ...]] = ()
     """Numbers of its own that each client must report beside weights and messages, in the weights' type."""
 
+    @property
+    def needs_sgd(self) -> str | None:
+        """As `ClientRule.needs_sgd`: it takes `Updates.delta` over `Updates.length` for a gradient, say."""
+        return None
+
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """The state before the first round; `samples` [N] is the size of every client's data."""
         return ServerState(w)

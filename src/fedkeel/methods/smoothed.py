@@ -29,6 +29,10 @@ class SmoothedRate(ClientRule):
     """Of the rate really used, as a multiple of the base rate, whatever the initial rate; what is smoothed goes on
     without it."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "its learning rates are made for steps along the gradient"
+
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}
 

@@ -34,11 +34,13 @@ TOKENS = Accepts(
 )
 
 _COUNT = Accepts("a whole number from 1 to 1,000,000", lambda value: type(value) is int and 1 <= value <= 1_000_000)
+_COUNT_OR_NONE = Accepts(f"{_COUNT.what}, or null", lambda value: value is None or _COUNT.holds(value))
 
 OPTIONS = {
     "norm": Accepts(", ".join(NORMS), lambda value: value in NORMS),
     "dropout": Accepts("0 <= dropout < 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
     "embedding": _COUNT,
     "filters": _COUNT,
-    "projection": Accepts(f"{_COUNT.what}, or null", lambda value: value is None or _COUNT.holds(value)),
+    "hidden": _COUNT_OR_NONE,
+    "projection": _COUNT_OR_NONE,
 }

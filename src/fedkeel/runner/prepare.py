@@ -63,7 +63,10 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {shown(settings.name)} was given in Python; "
             "accepted: hand it to run(data=...) or resume(data=...)"
         )
-    loaded = usercode.call(settings.name, "dataset.name", {}) if ":" in settings.name else datasets.load(settings.name)
+    if ":" in settings.name:
+        loaded = usercode.call(settings.name, "dataset.name", {})
+    else:
+        loaded = datasets.load(settings.name, scaling=settings.normalise)
     if isinstance(loaded, FederatedData):
         return _dealt_out(loaded, experiment)
     if not isinstance(loaded, Dataset):
@@ -127,6 +130,7 @@ def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experime
         data = federate(experiment)
     else:
         data = _dealt_out(given, experiment)
+        datasets.check_scaling(GIVEN + data.name, experiment.dataset.normalise)
         settings = experiment.dataset.model_dump(exclude_unset=True)
         experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
     return experiment.replace(clients=len(data)), data

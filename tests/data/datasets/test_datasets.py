@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import pickle
@@ -200,6 +201,38 @@ def test_emnist_letters(cache, shrink):
     assert data.train.y.tolist() == [25, 0]
     upright = torch.from_numpy(images).swapaxes(1, 2)
     assert torch.allclose(data.train.x[:, 0], (upright / 255 - 0.1722) / 0.3309)
+
+
+def embedded_pixels():
+    """[n, 1, 28, 28] and [m, 1, 28, 28], as the gzipped IDX files of the package have them behind their 16 bytes."""
+    folder = datasets.get("fashion-mnist-mini")
+    for prefix in ("train", "t10k"):
+        raw = gzip.decompress((folder / f"{prefix}-images-idx3-ubyte.gz").read_bytes())
+        yield np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 1, 28, 28).astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "formula"),
+    [
+        ("standard", lambda pixel: (pixel / 255 - 0.2860) / 0.3530),
+        ("unit", lambda pixel: pixel / 255),
+        ("none", lambda pixel: pixel),
+    ],
+)
+def test_images_are_scaled_as_asked_for(scaling, formula):
+    data = datasets.load("fashion-mnist-mini", scaling=scaling)
+    for part, pixels in zip((data.train, data.test), embedded_pixels(), strict=True):
+        assert part.x.dtype == torch.float32
+        assert np.allclose(part.x.numpy(), formula(pixels), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scaling", ["unit", "none"])
+def test_token_ids_are_not_scaled(cache, scaling):
+    with pytest.raises(
+        InputError, match=rf"dataset\.normalise: {scaling} is not accepted, imdb has token ids; accepted"
+    ):
+        datasets.load("imdb", scaling=scaling)
+    assert list(cache.iterdir()) == []
 
 
 def cifar_records(images, *labels):

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from fedkeel.data import cache
 from fedkeel.data.datasets.examples import Dataset, Examples
+from fedkeel.data.datasets.prepare import Scaling
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
 from fedkeel.data.sources.layout import Found, find
 from fedkeel.errors import InputError, unknown
 
-__all__ = ["Dataset", "Examples", "canonical", "describe", "get", "load", "names"]
+__all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "load", "names"]
 
 
 def names() -> list[str]:
@@ -31,6 +32,21 @@ def describe(name: str) -> str:
     return str(_entry(name))
 
 
+def check_scaling(name: str, scaling: Scaling) -> None:
+    """Refuses to scale what is no image of a known data set: token ids, and data of the user's own."""
+    if scaling == "standard":
+        return
+    if ":" in name:
+        why = "this data is handed over ready"
+    elif _entry(name).vocabulary is not None:
+        why = f"{name} has token ids"
+    else:
+        return
+    raise InputError(
+        f"dataset.normalise: {scaling} is not accepted, {why}; accepted: standard, which leaves it as it is"
+    )
+
+
 def get(name: str) -> Path:
     """Fetches a data set if it is not there, verifies every checksum, and returns its folder."""
     entry = _entry(name)
@@ -41,8 +57,9 @@ def get(name: str) -> Path:
     return found.folder
 
 
-def load(name: str, *, fetch: bool = True) -> Dataset:
+def load(name: str, *, fetch: bool = True, scaling: Scaling = "standard") -> Dataset:
     """The data set as tensors; with `fetch` it is fetched first if it is not there."""
+    check_scaling(name, scaling)
     entry = _entry(name)
     found = find(entry.root, entry.layouts)
     if found is not None:
@@ -51,7 +68,7 @@ def load(name: str, *, fetch: bool = True) -> Dataset:
         found = _fetch(entry)
     else:
         raise cache.missing(entry.root, entry.layouts, "it was not to be fetched")
-    train, test = entry.prepare(found)
+    train, test = entry.prepare(found, scaling)
     if (len(train), len(test)) != entry.sizes:
         raise InputError(
             f"{found.folder}: expected {entry.sizes[0]:,} training and {entry.sizes[1]:,} test examples, "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class Examples:
     """Inputs and their labels, on the CPU.
 
-    `x` is float32 [n, C, H, W], normalised per channel, or int64 [n, length], token ids with 0 for padding;
+    `x` is float32 [n, C, H, W], scaled (`Scaling`), or int64 [n, length], token ids with 0 for padding;
     `y` is int64 [n].
     """
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,29 +19,31 @@ from fedkeel.data.readers.content import Images, Labels
 from fedkeel.data.sources.layout import Found
 
 Integers = NDArray[np.integer]
+Scaling = Literal["standard", "unit", "none"]
+"""What becomes of pixels: scaled to 0..1, then (x - mean) / std per channel; scaled to 0..1; 0..255 as in the files."""
 _FITS_IN_CACHE = 256  # images that the processor keeps at hand from one operation to the next
 
 
 class Preparation(Protocol):
     """Reads a data set's files and makes tensors of them."""
 
-    def __call__(self, found: Found) -> tuple[Examples, Examples]:
-        """Training and test examples."""
+    def __call__(self, found: Found, scaling: Scaling) -> tuple[Examples, Examples]:
+        """Training and test examples; token ids are not scaled."""
 
 
 @dataclass(frozen=True)
 class Normalise:
-    """Images scaled to 0..1, then (x - mean) / std per channel."""
+    """Images, scaled as asked for, with the mean and the standard deviation of each channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def __call__(self, found: Found) -> tuple[Examples, Examples]:
-        """Reads and normalises both splits."""
+    def __call__(self, found: Found, scaling: Scaling) -> tuple[Examples, Examples]:
+        """Reads and scales both splits."""
         train, test = found.layout.read(found.folder)
-        return self._examples(*train), self._examples(*test)
+        return self._examples(*train, scaling), self._examples(*test, scaling)
 
-    def _examples(self, images: Images, labels: Labels) -> Examples:
+    def _examples(self, images: Images, labels: Labels, scaling: Scaling) -> Examples:
         import torch
 
         x = torch.empty(images.shape)  # not NumPy's: it asks for huge pages, which virtual machines are slow to give
@@ -49,9 +51,11 @@ class Normalise:
         for start in range(0, len(x), _FITS_IN_CACHE):  # but NumPy's operations: they wait for no other thread
             part = x[start : start + _FITS_IN_CACHE].numpy()
             part[:] = images[start : start + _FITS_IN_CACHE]
-            part /= np.float32(255)
-            part -= mean
-            part /= std
+            if scaling != "none":
+                part /= np.float32(255)
+            if scaling == "standard":
+                part -= mean
+                part /= std
         return Examples(x, torch.from_numpy(labels))
 
 
@@ -61,7 +65,7 @@ class Tokenise:
 
     tokenizer: text.HashingTokenizer
 
-    def __call__(self, found: Found) -> tuple[Examples, Examples]:
+    def __call__(self, found: Found, scaling: Scaling) -> tuple[Examples, Examples]:
         """Reads the kept ids, or else the texts."""
         import torch
 

@@ -25,13 +25,17 @@ SECONDS = 0.5
 """For trying them; the largest, that one in two steps, and the smallest are tried in any case."""
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 """On the norm of the difference of two steps, against the norm of the step."""
+_RATES = {"sgd": 1.0, "adam": 0.01, "adamw": 0.01}
+"""At which it is trained. Adam moves every weight by its rate: 1 would leave nothing of the model for a second step."""
+_EPS = 1e-3
+"""Of Adam, at least, for it would make whole steps of gradients that are nothing but rounding."""
 
 
 def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[Order]) -> str | None:
     """Why these settings must not be used for these orders, if there is a reason.
 
-    Trains one epoch at learning rate 1 (unless the rule sets its own) with clients of every size of mini-batch that
-    occurs, the remainders included, by the trainer in question and one by one, and compares all that comes out. The
+    Trains one epoch at a fixed learning rate (unless the rule sets its own) with clients of every size of mini-batch
+    that occurs, remainders included, by the trainer in question and one by one, and compares all that comes out. The
     epoch has one step, but for two clients, whose second step shows what a rule makes of weights that have moved.
     Stacks are tried with mini-batches of different sizes side by side, and of one size.
     """
@@ -46,9 +50,11 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     at_once, least = (3, 1) if settings.native else (each, 4)
     # Without the wire: what comes of a step is compared, and rounding there would hide or exaggerate a difference.
     dealt = _dealt(workshop.data, [size for size in sizes for _ in range(each)])
-    local = workshop.local.model_copy(update={"batch_size": largest})  # so that twice as many samples are two steps
+    local = workshop.local.model_copy(
+        update={"batch_size": largest, "eps": max(_EPS, workshop.local.eps)}  # twice as many samples are two steps
+    )
     trial = replace(workshop, data=dealt, local=local, wire=Chain())
-    model = replace(orders[0], epochs=1, lr=torch.ones_like(orders[0].lr[:1]))
+    model = replace(orders[0], epochs=1, lr=torch.full_like(orders[0].lr[:1], _RATES[local.optimizer]))
     trials = [replace(model, client=client) for client in range(len(trial.data))]
     stacks = [trials[start : start + at_once] for start in range(0, len(trials), at_once)]
     if settings.stack and not settings.native:

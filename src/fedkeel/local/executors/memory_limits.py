@@ -13,13 +13,13 @@ from fedkeel.params import Layout
 
 STACK_BYTES = 256 << 20
 """What one stack may take in memory."""
-VECTORS = 6
+VECTORS = {"sgd": 6, "adam": 9, "adamw": 9}
 """Of a model's size that a client of a stack needs: weights, gradient, direction, ..."""
 
 
 def native_limit(workshop: Workshop) -> int:
     """How many clients' vectors fit into `STACK_BYTES`: the kernels keep activations of one client a thread."""
-    return STACK_BYTES // (VECTORS * workshop.bytes)
+    return STACK_BYTES // (VECTORS[workshop.local.optimizer] * workshop.bytes)
 
 
 def stack_limit(workshop: Workshop) -> int:
@@ -36,5 +36,5 @@ def stack_limit(workshop: Workshop) -> int:
     trial = copy.deepcopy(workshop.module)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         cross_entropy(trial(x), y)
-    vectors = VECTORS * Layout.of(trial).size * next(trial.parameters()).element_size()
+    vectors = VECTORS[workshop.local.optimizer] * Layout.of(trial).size * next(trial.parameters()).element_size()
     return max(1, STACK_BYTES // (vectors + 2 * kept))

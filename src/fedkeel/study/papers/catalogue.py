@@ -64,8 +64,6 @@ class Entry(Section):
     kind: Literal["result", "not a result"] = "result"
     why: str = ""
     """It is not a result, in a sentence."""
-    missing: str = ""
-    """Why it cannot be reproduced, in a sentence."""
     claim: str = ""
     """What the paper says of it, in a sentence."""
     shows: tuple[Name, ...] = ()
@@ -211,7 +209,7 @@ def _read(name: str) -> Paper:
 
 def _item(paper: str, name: str, file: File) -> Item:
     entry = file.items[name]
-    if entry.kind != "result" or entry.missing:
+    if entry.kind != "result":
         return Item(paper, name, entry)
     shared = entry if entry.like is None else file.items[entry.like]
     chosen = list(entry.rows) or matching(list(shared.rows), entry.only)

@@ -1,7 +1,8 @@
 """A few samples of the papers' data sets, kept in memory: to load them all takes longer than the smallest runs do.
 
-An experiment names them as `fedkeel.study.papers.few:cifar10`. They are drawn at random, always the same ones. Nothing
-is downloaded: it is for data sets that are on this machine.
+An experiment names them as `fedkeel.study.papers.few:cifar10`, or `cifar10_unit` and `cifar10_none` where
+`dataset.normalise` says so. They are drawn at random, always the same ones. Nothing is downloaded: it is for data sets
+that are on this machine.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from functools import cache, partial
 import torch
 
 from fedkeel.data import datasets
-from fedkeel.data.datasets import Dataset, Examples
+from fedkeel.data.datasets import Dataset, Examples, Scaling
 from fedkeel.data.datasets.registry import ENTRIES
-from fedkeel.study.papers.standin import TEST, TRAIN
+from fedkeel.study.papers.standin import TEST, TRAIN, meant, spelled
 
 
 def __getattr__(name: str) -> Callable[[], Dataset]:
     """`mnist`, `tiny_imagenet` and so on: for each data set a function that returns a few of its samples."""
-    dataset = name.replace("_", "-")
+    dataset, scaling = meant(name)
     if dataset not in ENTRIES:
         raise AttributeError(f"there is no data set {dataset}")
-    return partial(_few, dataset)
+    return partial(_few, dataset, scaling)
 
 
-def function(name: str) -> str:
+def function(name: str, scaling: Scaling = "standard") -> str:
     """What an experiment names to get a few samples of a data set."""
-    return f"{__name__}:{name.replace('-', '_')}"
+    return f"{__name__}:{spelled(name, scaling)}"
 
 
 @cache
-def _few(name: str) -> Dataset:
-    whole = datasets.load(name, fetch=False)
+def _few(name: str, scaling: Scaling) -> Dataset:
+    whole = datasets.load(name, fetch=False, scaling=scaling)
     draw = torch.Generator().manual_seed(0)
     train, test = (_drawn(*each, draw) for each in ((whole.train, TRAIN), (whole.test, TEST)))
     return Dataset(name, train, test, whole.classes, whole.vocabulary)

@@ -145,8 +145,9 @@ def _planned(cell: Cell, item: Item, scale: Scale, seeds: Sequence[int] | None) 
     settings, absent = smaller.settings, False
     if scale == "tiny":
         absent = not is_cached(dataset)
-        source = standin.function(dataset) if absent else few.function(dataset)
-        settings = {**settings, "dataset.name": source}
+        scaling = settings.get("dataset.normalise", "standard")  # these functions return data that is ready
+        source = standin.function(dataset, scaling) if absent else few.function(dataset, scaling)
+        settings = {**settings, "dataset.name": source, "dataset.normalise": "standard"}
     runs = tuple(_case(cell, settings, seed) for seed in seeds or range(smaller.seeds))
     told = standin.about(dataset) if absent else ""
     return Planned(cell, runs, _marks(smaller, absent), told, _times(smaller.seconds, len(runs)))
