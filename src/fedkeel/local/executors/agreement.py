@@ -13,9 +13,9 @@ from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.data.partition import Assignment
-from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.local.work import batch_sizes
 from fedkeel.wire.orders import SUM, Columns, Order
 from fedkeel.wire.transform import Chain
 
@@ -48,8 +48,11 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     dealt = _dealt(workshop.data, [size for size in sizes for _ in range(each)])
     local = workshop.local.model_copy(update={"batch_size": largest})  # so that twice as many samples are two steps
     trial = replace(workshop, data=dealt, local=local, wire=Chain())
-    model = replace(orders[0], epochs=1, lr=torch.ones_like(orders[0].lr[:1]))
-    trials = [replace(model, client=client) for client in range(len(trial.data))]
+    units = (dealt.sizes // largest).clip(1) if local.by_step else np.ones_like(dealt.sizes)  # an epoch of each
+    trials = [
+        replace(orders[0], client=client, epochs=count, lr=orders[0].lr.new_ones(count))
+        for client, count in enumerate(units.tolist())
+    ]
     stacks = [trials[start : start + at_once] for start in range(0, len(trials), at_once)]
     if settings.stack and not settings.native:
         stacks.insert(0, trials[::each][: settings.stack])
