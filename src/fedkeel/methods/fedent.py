@@ -192,7 +192,7 @@ class EntropyAverage(Average):
     pair = "fedent"
 
     reading: Reading = "practical"
-    """`practical`: the minimiser of J, in practice eta_max: rates rise from the initial rate to the cap, and entropy
+    """`practical`: the minimiser of J, mostly eta_max: rates rise from the initial rate to the cap, and entropy
     falls. `literal`: Eq. 22; rates stay near the initial rate."""
     beta: Weight = 0.99
     eta_max: PositiveFloat = 1.0
