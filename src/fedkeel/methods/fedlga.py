@@ -3,11 +3,13 @@
 With the Hessian replaced by g g^T and g estimated from the update itself, the paper's Eq. 5 multiplies the update by a
 number. Its sign is wrong for devices whose classes differ (`literal`), and the missing epochs' own gradients, of zeroth
 order, are absent from Eq. 4 and 5; the default takes the size of that term and caps it by linear extrapolation.
+`own-path` has both orders, along the way that the device itself was on.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,24 +19,45 @@ from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import UniformAverage
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState, Updates
-from fedkeel.methods.types import Reading
+
+Completion = Literal["practical", "literal", "own-path"]
+"""How updates are completed."""
 
 RUNAWAY = 100.0
 """A factor on an update that no convergent run comes near to."""
 
 
 def completion_factor(
-    along: Tensor, square: Tensor, length: Tensor, missing: Tensor, done: Tensor, reading: Reading = "practical"
+    along: Tensor, square: Tensor, length: Tensor, missing: Tensor, done: Tensor, reading: Completion = "practical"
 ) -> Tensor:
     """What an update Delta is multiplied by, given <Delta, Dbar>, |Delta|^2 and S = lr * steps per epoch * epochs done.
 
     Literal: 1 + (<Delta, Dbar> - |Delta|^2) / S^2, as Algorithm 2 with g = -Delta / S comes to. Practical: the same
-    with the added part's size, at most missing / done.
+    with the added part's size, at most missing / done. Own path: s further along -g, the gradient is g - s g g^T g;
+    from 0 to T = S missing / done, that adds up to -g (T - T^2 |g|^2 / 2), which never turns back.
     """
-    added = (along - square) / length**2
+    stretch = missing / done
+    if reading == "own-path":
+        added = stretch * (1 - stretch * square / (2 * length)).clamp(min=0)
+    else:
+        added = (along - square) / length**2
     if reading == "practical":
-        added = torch.minimum(added.abs(), missing / done)
+        added = torch.minimum(added.abs(), stretch)
     return torch.where(missing > 0, 1 + added, torch.ones_like(added))
+
+
+def completion_errors(delta: Tensor, full: Tensor, factors: Tensor) -> dict[str, Tensor]:
+    """Eq. 3 for updates [m, D] and what they would have been [m, D]: |factor Delta - full| / |full|, mean over them.
+
+    Beside it the same for updates that are left as they are, and for the best factor each could have had. Updates whose
+    whole training came to nothing do not count; there is no error if none counts.
+    """
+    delta, full, norm = delta.double(), full.double(), full.double().norm(dim=1)
+    best = (delta * full).sum(1) / delta.square().sum(1)
+    tried = {"error_completed": factors.double(), "error_untouched": torch.ones_like(best), "error_best_factor": best}
+    errors = {name: (each[:, None] * delta - full).norm(dim=1) / norm for name, each in tried.items()}
+    known = torch.stack([*errors.values()]).isfinite().all(0)
+    return {name: each[known].mean() for name, each in errors.items()} if bool(known.any()) else {}
 
 
 class GradientApproximation(UniformAverage):
@@ -45,8 +68,15 @@ class GradientApproximation(UniformAverage):
 
     reports = ("epochs",)  # E_i
 
-    reading: Reading = "practical"
-    """The added part's size, capped; or as printed, which reverses stragglers and stops when it runs away."""
+    reading: Completion = "practical"
+    """The added part's size, capped; or as printed, which reverses stragglers and stops when it runs away; or a step
+    along the device's own path, instead of towards the others."""
+    diagnose: bool = False
+    """Whether the simulator trains what stragglers missed, and Eq. 3's error is reported; the run stays the same."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.diagnose
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The weight of an update is its share times the factor that completes it."""
@@ -69,10 +99,13 @@ class GradientApproximation(UniformAverage):
             _refuse_runaway(factors)
         weights = shares * factors.to(shares)
         w = state.w + self.server_lr * (weights @ delta)
-        return replace(state, w=w, memory=_noted(factors, done, asked)), weights
+        noted = _noted(factors, done, asked)
+        if updates.completed is not None:
+            noted |= completion_errors(delta[late], (updates.completed - updates.start)[late], factors[late])
+        return replace(state, w=w, memory=noted), weights
 
     def report(self, state: ServerState) -> dict[str, Tensor]:
-        """How many ran out of time, and what their updates were multiplied by."""
+        """How many ran out of time, what their updates were multiplied by, and how far from the truth that was."""
         return dict(state.memory)
 
 
