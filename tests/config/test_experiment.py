@@ -146,6 +146,22 @@ def test_a_setting_of_a_section_in_a_list_is_set_by_its_place(wire: str, tmp_pat
     assert Experiment.load(path, settings).wire == (Cast(), Clip(norm=5), Clip(norm=6))
 
 
+def test_a_job_is_as_long_as_was_said_last(tmp_path: Path) -> None:
+    """Steps and epochs replace each other where one is set on top of a file, and every file is read back as it was."""
+    path = tmp_path / "a.yaml"
+    path.write_text("local: {epochs: 5, lr: 0.1}\n")
+    steps = Experiment.load(path, ["local.steps=7", "fleet.tau_max=6"])
+    assert (steps.local.epochs, steps.local.steps, steps.local.lr) == (None, 7, 0.1)
+    assert Experiment.load(path, ["local.steps=null"]).local.epochs == 5
+    path.write_text(steps.to_yaml())
+    assert Experiment.load(path) == steps
+    epochs = Experiment.load(path, ["local.epochs=8"])
+    assert (epochs.local.epochs, epochs.local.steps) == (8, None)
+    path.write_text("local: {epochs: 5, steps: 7}\n")
+    with pytest.raises(InputError, match=r"local\.epochs=5 and local\.steps=7"):
+        Experiment.load(path)
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -153,6 +169,10 @@ def test_a_setting_of_a_section_in_a_list_is_set_by_its_place(wire: str, tmp_pat
         (["participation=1.2"], ["participation", "1.2", "less than or equal to 1"]),
         (["participation=0"], ["participation", "0", "greater than 0"]),
         (["participation=0.5", "per_round=3"], ["per_round=3", "participation=0.5", "one of them"]),
+        (["local.steps=3", "local.epochs=2"], ["local.epochs=2", "local.steps=3", "one of them"]),
+        (["local.steps=0"], ["local.steps", "0", "greater than 0"]),
+        (["local.steps=4", "fleet.tau_max=4"], ["fleet.tau_max", "local.steps=4", "at most 3", "one mini-batch"]),
+        (["local.steps=1", "fleet.rho=0.5"], ["fleet.rho", "local.steps=1", "local.steps of 2 or more"]),
         (["clients=5", "per_round=6"], ["per_round", "6", "at most clients=5"]),
         (["clinets=5"], ["clinets", "did you mean clients?"]),
         (["local.learning_rate=5"], ["local.learning_rate", "accepted", "lr_decay"]),

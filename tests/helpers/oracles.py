@@ -18,7 +18,7 @@ DATA = FederatedData.from_clients(
 def oracle(net: nn.Module, data: FederatedData = DATA, client: int = 0, round: int = 1, **local: object) -> BatchOracle:
     """Of one job of a client by autograd on this very network, with these settings of `local`."""
     settings = LocalSettings(**local)  # type: ignore[arg-type]
-    batches = Batches(data, settings, 7, [round], [client], [settings.epochs])
+    batches = Batches(data, settings, 7, [round], [client], [settings.units])
     return BatchOracle(AutogradGradient(net), batches, settings)
 
 

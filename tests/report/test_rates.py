@@ -53,6 +53,15 @@ def test_the_command_draws_several_runs(folder: Path, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "four.svg").read_text()
 
 
+def test_steps_are_called_steps(folder: Path, tmp_path: Path) -> None:
+    record = RunRecord.read(folder)
+    learning_rates([record], [tmp_path / "epochs.svg"])
+    record.experiment["local"] = {**record.experiment["local"], "epochs": None, "steps": 3}
+    learning_rates([record], [tmp_path / "steps.svg"])
+    assert "<!-- epoch 2 -->" in (tmp_path / "epochs.svg").read_text()
+    assert "<!-- step 2 -->" in (tmp_path / "steps.svg").read_text()
+
+
 def test_a_damaged_file_and_a_wrong_suffix_are_refused(folder: Path, tmp_path: Path) -> None:
     for name in ("experiment.yaml", "history.jsonl"):
         (tmp_path / name).write_text((folder / name).read_text())

@@ -148,6 +148,12 @@ def test_the_cost_of_a_run_is_its_samples_and_tests() -> None:
     rule = scales.scales().small.rules["fashion-mnist+mlp-400"]
     trained, tested = 100 * 10 * 300 * 5, 100 * 2000 / 3
     assert small.seconds == pytest.approx((trained + tested) * rule.milliseconds / 1000)
+    by_step = {**settings, "local.epochs": None, "local.steps": 40, "local.batch_size": 20, "fleet.tau_max": 39}
+    small = scales.scaled(by_step, "small")
+    assert small.seconds == pytest.approx((100 * 10 * 40 * 20 + tested) * rule.milliseconds / 1000)
+    tiny = scales.scaled(by_step, "tiny")
+    assert (tiny.settings["local.steps"], tiny.settings["local.epochs"], tiny.settings["fleet.tau_max"]) == (2, None, 1)
+    assert "40 -> 2 local steps" in tiny.smaller
 
 
 def test_rows_whose_data_cannot_be_had_are_left_out_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

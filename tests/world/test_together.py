@@ -33,7 +33,18 @@ def departure(finished: list[float], upload: float) -> Departure:
     ends = np.array(finished), zeros + upload
     nothing = Same("", count)
     return Departure(
-        orders, 0.0, zeros, zeros + 1, *ends, never, nothing, np.arange(count), nothing, zeros, Same(0, count)
+        orders,
+        0.0,
+        zeros,
+        zeros + 1,
+        *ends,
+        never,
+        nothing,
+        np.arange(count),
+        nothing,
+        zeros,
+        Same(0, count),
+        zeros + 1,
     )
 
 

@@ -26,14 +26,16 @@ def show(
     """Show the devices as a table and a figure: how long jobs take, how fast links are, when devices are on."""
     with importing():
         from fedkeel.cli import display
+        from fedkeel.local.work import whole_jobs
         from fedkeel.report.fleet import JobCosts, fleet_profile
         from fedkeel.runner.prepare import prepare
         from fedkeel.world.fleet.profile import Fleet
 
     experiment, data, model = prepare(described(given, overrides))
-    fleet = Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed)
+    samples, epochs = whole_jobs(data.sizes, experiment.local)
+    fleet = Fleet.of(experiment.fleet, samples, epochs, experiment.seed)
     nbytes = sum(tensor.nbytes for tensor in model.state_dict().values())
-    costs = JobCosts.of(fleet, data.sizes, experiment.local.epochs, nbytes)
+    costs = JobCosts.of(fleet, samples, epochs, nbytes)
     what = f"fleet-{Path(experiment.fleet.profile).stem}.png".replace(":", "_")
     path = Path(what) if out is None else out if out.suffix else out / what
     title = f"{len(fleet):,} devices, {Path(experiment.fleet.profile).name}, seed {experiment.seed}"

@@ -116,16 +116,17 @@ class Experiment(Section):
                 raise InputError(
                     f"finetune.{field}: {value} is not accepted without fine-tuning; accepted: set finetune.epochs"
                 )
-        missing = self.fleet.tau_max if self.fleet.tau_max is not None else self.local.epochs - 1
-        if missing >= self.local.epochs:
+        count, (unit, word) = self.local.units, ("steps", "mini-batch") if self.local.by_step else ("epochs", "epoch")
+        missing = self.fleet.tau_max if self.fleet.tau_max is not None else count - 1
+        if missing >= count:
             raise InputError(
-                f"fleet.tau_max: {missing} is not accepted with local.epochs={self.local.epochs}; accepted: at most "
-                f"{self.local.epochs - 1}, for every device does one epoch"
+                f"fleet.tau_max: {missing} is not accepted with local.{unit}={count}; accepted: at most "
+                f"{count - 1}, for every device does one {word}"
             )
-        if self.fleet.rho and self.local.epochs == 1:
+        if self.fleet.rho and count == 1:
             raise InputError(
-                f"fleet.rho: {self.fleet.rho:g} is not accepted with local.epochs=1, of which none can be missed; "
-                "accepted: local.epochs of 2 or more"
+                f"fleet.rho: {self.fleet.rho:g} is not accepted with local.{unit}=1, of which none can be missed; "
+                f"accepted: local.{unit} of 2 or more"
             )
         self._check_pace()
         needs_weights = {
@@ -225,6 +226,9 @@ class Experiment(Section):
         for given, replaced in (("participation", "per_round"), ("per_round", "participation")):
             if given in seen and replaced not in seen:
                 values.pop(replaced, None)
+        for given, replaced in (("steps", "epochs"), ("epochs", "steps")):
+            if seen.get(f"local.{given}") is not None and f"local.{replaced}" not in seen:
+                values["local"].pop(replaced, None)
         return cls(**{str(k): v for k, v in values.items()})
 
     def to_yaml(self) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.settings import LocalSettings
+from fedkeel.local.work import steps
 
 NUMBERED = 256
 """Samples of a client that are told by number at once, where nobody needs them side by side."""
@@ -72,7 +73,7 @@ class Batch:
     share: float = 1.0
     """What the first client's weights add up to."""
     epochs: int | NDArray[np.int64] = 0
-    """The epoch, from 0, or that of each client [k]."""
+    """The epoch, from 0, or that of each client [k]; the mini-batch where these are counted (`local.steps`)."""
     places: int | NDArray[np.int64] = 0
     """Which mini-batch of its epoch it is, from 0, or that of each client [k]."""
     masks: int = 0
@@ -130,7 +131,11 @@ class Batches:
         self._waves, self._clients = np.array(waves), np.array(clients)
         self._sizes: NDArray[np.int64] = data.sizes[self._clients]
         self.epochs: NDArray[np.int64] = np.array(epochs)
-        self.batch, self.steps = steps(self._sizes, self.epochs, local.batch_size)
+        self.by_step = local.by_step
+        """Whether what is called an epoch here is a mini-batch, but for the passes through all samples."""
+        self.batch, self.steps = steps(self._sizes, self.epochs, local)
+        self.a_pass: NDArray[np.int64] = -(-self._sizes // self.batch)
+        """[C], steps that lead a client through all its samples."""
         self._own = data.assignment.offsets[self._clients, None]
         self._augment: dict[int, torch.Generator] = {}
 
@@ -151,11 +156,17 @@ class Batches:
         changed = self._data.augment or self._data.resize or x.dtype != self._dtype
         return None if changed or x.is_cuda or not x.is_contiguous() else (x, y)
 
-    def order(self, rows: slice, epochs: int, first: int = 0) -> NDArray[np.int64]:
-        """[k, epochs, most samples], which samples these clients see in so many epochs, in which order."""
-        some = np.arange(len(self._clients))[rows]
-        order = self._shuffled(np.repeat(some, epochs), np.tile(np.arange(first, first + epochs), len(some)))
-        return order.reshape(len(some), epochs, -1)
+    def order(self, rows: slice, passes: NDArray[np.int64], first: int = 0) -> NDArray[np.int64]:
+        """[k, most passes, most samples], which samples these clients see in so many passes [C], in which order."""
+        some, count = np.arange(len(self._clients))[rows], passes[rows]
+        drawn = np.arange(count.max()) < count[:, None]
+        row, place = drawn.nonzero()
+        samples = self._shuffled(some[row], first + place)
+        if drawn.all():
+            return samples.reshape(*drawn.shape, -1)
+        order = np.zeros((*drawn.shape, samples.shape[1]), dtype=np.int64)
+        order[drawn] = samples
+        return order
 
     def first(self, order: NDArray[np.int64], epoch: int) -> Batch:
         """The first mini-batches of an epoch in which the first clients see their samples in this order [k, n]."""
@@ -177,28 +188,29 @@ class Batches:
         one = size * len(everybody) * prod(self._data.shape) * self._data.train.x.element_size()
         some = size * max(1, GATHERED_BYTES // one) if self._numbered is None else int(self._sizes[0])
         sizes, weights = np.full(0, 0), torch.empty(0, 0)
-        for epoch in range(int(self.steps[0]) // -(-int(self._sizes[0]) // size)):
-            masks = self._masks("dropout", epoch)
-            order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), epoch)))
-            place = 0
-            for which in torch.split(order, some, dim=1):
+        count, a_pass = int(self.steps[0]), int(self.a_pass[0])
+        for number in range(-(-count // a_pass)):
+            masks = self._masks("dropout", number)
+            order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), number)))
+            place, before = 0, number * a_pass
+            for which in torch.split(order[:, : (count - before) * size], some, dim=1):
                 for samples in self._samples(which).split(size):
                     if weights.shape != samples.shape:
                         sizes = np.full(len(everybody), samples.shape[1])
                         weights = self._weights(sizes, sizes, samples.shape[1])
-                    yield Batch(samples, sizes, weights, 1.0, epoch, place, masks ^ place, fresh=True)
+                    unit, within = (before + place, 0) if self.by_step else (number, place)
+                    yield Batch(samples, sizes, weights, 1.0, unit, within, masks ^ place, fresh=True)
                     place += 1
 
     def _each_at_its_pace(self) -> Iterator[Batch]:
         order = np.empty((len(self._clients), int(self._sizes.max())), dtype=np.int64)
-        an_epoch = -(-self._sizes // self.batch)
         ragged, weights = False, torch.empty(0, 0)
         for step in range(self.steps[0]):
             active = int((self.steps > step).sum())
-            epochs, places = np.divmod(step, an_epoch[:active])
+            passes, places = np.divmod(step, self.a_pass[:active])
             begin = np.flatnonzero(places == 0)
             if len(begin):
-                fresh = self._shuffled(begin, epochs[begin])
+                fresh = self._shuffled(begin, passes[begin])
                 order[begin, : fresh.shape[1]] = fresh
             first = places * self.batch[:active]
             sizes = np.minimum(self.batch[:active], self._sizes[:active] - first)
@@ -207,7 +219,8 @@ class Batches:
             before, ragged = ragged, bool((sizes != sizes[0]).any())
             if ragged or before or weights.shape != which.shape:
                 weights = self._weights(sizes, sizes, which.shape[1])
-            yield Batch(self._samples(which), sizes, weights, 1.0, epochs, places, fresh=True)
+            unit, place = (step, 0) if self.by_step else (passes, places)
+            yield Batch(self._samples(which), sizes, weights, 1.0, unit, place, fresh=True)
 
     def begun(self, limit: int | None) -> NDArray[np.int64]:
         """[C], how many of its epochs each client begins in so many steps."""
@@ -265,9 +278,9 @@ class Batches:
         draws = [self._augment[row] for row in range(len(which))] if augment and self._augment else None
         return Samples(self._data.train_batch(which, draws))
 
-    def _shuffled(self, rows: NDArray[np.int64], epochs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples of clients that begin an epoch, in a new order; rows of the shorter ones are filled up."""
-        where = self._waves[rows], self._clients[rows], epochs
+    def _shuffled(self, rows: NDArray[np.int64], passes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples of clients that begin a pass, in a new order; rows of the shorter ones are filled up."""
+        where = self._waves[rows], self._clients[rows], passes
         sizes = self._sizes[rows]
         order = streams.permutations(streams.keys(self._seed, "batches", *where), sizes)
         if self._data.augment:
@@ -277,18 +290,3 @@ class Batches:
             self._own[rows] + np.minimum(order, sizes[:, None] - 1)
         ]
         return samples
-
-
-def steps(
-    sizes: NDArray[np.int64], epochs: NDArray[np.int64], batch_size: int | str
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(The largest mini-batch of each client, how many steps its job takes)."""
-    batch = sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
-    return batch, -(-sizes // batch) * epochs
-
-
-def batch_sizes(data: FederatedData, batch_size: int | str) -> list[int]:
-    """Every size of mini-batch that occurs, ascending."""
-    sizes = data.sizes[data.sizes > 0]
-    largest, _ = steps(sizes, np.ones_like(sizes), batch_size)
-    return [int(size) for size in np.unique([largest, np.where(sizes % largest, sizes % largest, largest)])]

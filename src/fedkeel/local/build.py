@@ -80,7 +80,8 @@ class Workshop:
     @property
     def trains_whole_jobs(self) -> bool:
         """Whether the kernels are given whole jobs of this method, or whole epochs, not every step."""
-        many = keeps_to_course(self.rule) or walks_by_epoch(self.rule, self.local.momentum)
+        by_epoch = walks_by_epoch(self.rule, self.local.momentum) and not self.local.by_step
+        many = keeps_to_course(self.rule) or by_epoch
         return many and not self.data.augment and not self.data.resize
 
     @property

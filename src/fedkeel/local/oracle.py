@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -171,11 +170,12 @@ class BatchOracle:
 
     def _train(self, job: Job, limit: int | None, out: Tensor | None) -> tuple[Tensor, Job]:
         w = out if out is not None else torch.empty_like(job.start, memory_format=torch.contiguous_format)
-        epochs, left = self._batches.begun(limit), job.course.trail
+        batches, left = self._batches, job.course.trail
         if left is not None:
             left = replace(left, last=w.new_empty(w.shape), past=w.new_empty(w.shape))
-        order = partial(self._batches.order, epochs=int(epochs.max()))
-        self._run(job, w, epochs, self._batches.sizes, order, limit, left)
+        count = batches.steps if limit is None else np.minimum(batches.steps, limit)
+        passes = -(-count // batches.a_pass)
+        self._run(job, w, count, batches.steps // batches.epochs, batches.sizes, passes, batches.order, left)
         self._finite = self._outcomes[0].finite
         return w, replace(job, course=replace(job.course, trail=left))
 
@@ -183,20 +183,22 @@ class BatchOracle:
         self,
         job: Job,
         out: Tensor,
-        epochs: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        each: NDArray[np.int64],
         samples: NDArray[np.int64],
-        order: Callable[[slice], NDArray[np.int64]],
-        limit: int | None = None,
+        passes: NDArray[np.int64],
+        order: Callable[[slice, NDArray[np.int64]], NDArray[np.int64]],
         left: Trail | None = None,
     ) -> None:
-        """Train the first clients of the stack: so many epochs and samples of each [k], in this order.
+        """Train the first clients of the stack: so many steps [k], `each` at one rate, in passes through their samples.
 
-        The course's trail, as the last step leaves it, is put into `left`.
+        Passes have this order. The course's trail, as the last step leaves it, is put into `left`.
         """
         batches, local, data = self._batches, self._local, self._batches.as_they_lie
         assert data is not None
-        seen = int(epochs.max()) * int(samples.max())
-        some = max(1, min(ORDERED // seen, self._gradient.at_once(seen)))
+        batch = batches.batch[: len(out)]
+        seen = int((steps * batch).max())
+        some = max(1, min(ORDERED // (int(passes.max()) * int(samples.max())), self._gradient.at_once(seen)))
         found = []
         for rows in (slice(first, first + some) for first in range(0, len(out), some)):
             part = job.pick(rows)
@@ -204,17 +206,17 @@ class BatchOracle:
                 start=part.start,
                 x=data[0],
                 y=data[1],
-                order=order(rows),
+                order=order(rows, passes),
                 samples=samples[rows],
-                epochs=epochs[rows],
-                batch=batches.batch[: len(out)][rows],
+                steps=steps[rows],
+                batch=batch[rows],
                 rates=part.lr,
+                each=each[rows],
                 course=part.course,
                 mask=self._moving,
                 decay=local.weight_decay,
                 clip=local.clip_norm or 0.0,
                 momentum=local.momentum,
-                limit=limit,
                 last=None if left is None else left.last[rows],
                 past=None if left is None else left.past[rows],
             )
@@ -225,9 +227,10 @@ class BatchOracle:
         """(`steps`, but only those that begin an epoch; `finish(job, rate, w)`, which makes the others), if possible.
 
         Clients then walk through their epochs together; what they learn is the same. They must come in descending order
-        of epochs.
+        of epochs. Where mini-batches are counted, there are no others.
         """
-        return (self._first_steps(limit), self._finish_epoch) if self._whole else None
+        whole = self._whole and not self._batches.by_step
+        return (self._first_steps(limit), self._finish_epoch) if whole else None
 
     def _first_steps(self, limit: int | None) -> Iterator[Step]:
         batches, epochs = self._batches, self._batches.begun(limit)
@@ -235,11 +238,11 @@ class BatchOracle:
             raise ValueError("clients that walk through epochs together must come in descending order of epochs")
         for epoch in range(int(epochs[0])):
             active = int((epochs > epoch).sum())
-            order = batches.order(slice(active), 1, epoch)
-            size, an_epoch = batches.batch[:active], batches.steps[:active] // batches.epochs[:active]
+            order = batches.order(slice(active), np.ones_like(epochs), epoch)
+            size = batches.batch[:active]
             left = batches.sizes[:active] - size
             if limit is not None:
-                left = np.minimum(left, (limit - 1 - epoch * an_epoch) * size)
+                left = np.minimum(left, (limit - 1 - epoch * batches.a_pass[:active]) * size)
             self._batch = batches.first(order[:, 0], epoch)
             self._rest = order[..., int(size.max()) :], left
             yield Step(epoch, active, True)
@@ -250,7 +253,9 @@ class BatchOracle:
         assert self._rest is not None
         order, left = self._rest
         if left.any():
-            self._run(replace(job, start=w, lr=rate), w, np.ones_like(left), left, order.__getitem__)
+            steps = -(-left // self._batches.batch[: len(left)])
+            job, once = replace(job, start=w, lr=rate), np.ones_like(left)
+            self._run(job, w, steps, steps.clip(1), left, once, lambda rows, _: order[rows])
 
     def finite(self, w: Tensor) -> Tensor:
         """[C], whether the trained weights are; a sum is finite if all is, and one that overflows is lost as well."""

@@ -13,7 +13,10 @@ from fedkeel.errors import InputError
 class LocalSettings(Section):
     """What a client does with the model it gets."""
 
-    epochs: Annotated[int, Field(gt=0, le=1_000_000)] = 1
+    epochs: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    """Of a job; by default 1, unless `steps` says how long it is."""
+    steps: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    """Mini-batches of a job, in place of epochs: everything that counts a job's epochs then counts these."""
     batch_size: Count | Literal["full"] = 32
     lr: Size = 0.05
     lr_decay: Share = 1.0
@@ -22,6 +25,27 @@ class LocalSettings(Section):
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.0
     clip_norm: Size | None = None
     """Upper bound on the norm of a mini-batch's gradient."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.epochs is not None and self.steps is not None:
+            raise InputError(
+                f"local.epochs={self.epochs} and local.steps={self.steps} both say how long a job is; "
+                "accepted: one of them"
+            )
+        if self.steps is None and self.epochs is None:
+            self.__dict__["epochs"] = 1  # shown, yet not counted as set by the user
+        return self
+
+    @property
+    def by_step(self) -> bool:
+        """Whether work is counted in mini-batches, not in epochs."""
+        return self.steps is not None
+
+    @property
+    def units(self) -> int:
+        """Epochs of a job, or mini-batches where these are counted."""
+        return self.steps or self.epochs or 1
 
 
 class FinetuneSettings(Section):

@@ -13,11 +13,12 @@ from torch.nn.functional import pad
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
-from fedkeel.local.batches import Batches, steps
+from fedkeel.local.batches import Batches
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.loop import Outcome, train, walks_by_epoch
 from fedkeel.local.oracle import BatchOracle
 from fedkeel.local.settings import LocalSettings
+from fedkeel.local.work import steps
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.returned import left_alone
@@ -100,7 +101,7 @@ class Trainer:
 
     def _by_epoch(self, rule: ClientRule, orders: Orders, batches: Batches) -> bool:
         """Whether the clients will walk through their epochs together: who begins the fewest must come last."""
-        whole = self.gradient.trains_whole_jobs and batches.as_they_lie is not None
+        whole = self.gradient.trains_whole_jobs and batches.as_they_lie is not None and not batches.by_step
         return whole and walks_by_epoch(rule, self.local.momentum) and orders.all_have("fresh", None)
 
     def _batches(self, orders: Orders) -> Batches:
@@ -174,7 +175,7 @@ def plan(orders: Sequence[Order], data: FederatedData, local: LocalSettings, sta
     so the same orders make the same stacks on every machine.
     """
     orders = Orders.of(orders)
-    _, work = steps(data.sizes[orders.client], orders.epochs, local.batch_size)
+    _, work = steps(data.sizes[orders.client], orders.epochs, local)
     longest = np.argsort(-work, kind="stable")
     if stack is None:
         return [[row] for row in longest.tolist()]

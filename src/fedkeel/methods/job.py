@@ -59,7 +59,8 @@ class Job:
     buffers: Tensor
     """[k, B], the batch-norm statistics that it starts with."""
     epochs: Tensor
-    """[k, 1], local epochs to train."""
+    """[k, 1], local epochs to train; mini-batches where the experiment counts these (`local.steps`), as in all that is
+    said of epochs to rules."""
     steps: Tensor
     """[k, 1], mini-batches in these epochs."""
     lr: Tensor

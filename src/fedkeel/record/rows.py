@@ -117,7 +117,9 @@ class Arrival(Recorded):
     staleness: int
     """Versions published between this job's start and its arrival."""
     epochs: int
+    """That it trained; with `local.steps` mini-batches, as in all that is said of epochs here."""
     steps: int
+    """Mini-batches."""
     samples: int
     """How many the client has."""
     learning_rates: list[float]

@@ -25,7 +25,7 @@ class Standing:
     jobs_in_flight: int
     """When the run ended."""
     samples: int
-    """Samples times epochs of training."""
+    """Samples that training went through, each as often as it came."""
     seconds: float
     """Real seconds of all rounds, without evaluation."""
     round_seconds: list[float]

@@ -1,4 +1,4 @@
-"""The learning rates that clients really used, epoch by epoch."""
+"""The learning rates that clients really used, epoch by epoch, or step by step where steps are counted."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def learning_rates(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes, run in zip(panels, runs, strict=False):
         rounds, used = by_epoch(run)
+        word = "epoch" if (run.experiment.get("local") or {}).get("steps") is None else "step"
         shown = np.unique(np.linspace(0, used.shape[1] - 1, min(SHOWN, used.shape[1])).round().astype(int))
         for number, epoch in enumerate(shown):
             colour = colormaps["viridis"](0.85 * number / max(1, len(shown) - 1))
             least, mean, most = used[:, epoch].T
-            axes.plot(rounds, mean, color=colour, linewidth=1.6, label=f"epoch {epoch + 1}")
+            axes.plot(rounds, mean, color=colour, linewidth=1.6, label=f"{word} {epoch + 1}")
             axes.fill_between(rounds, least, most, color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="round", ylabel="learning rate", ylim=(0, None))
         axes.set_title(shorten(run.label, 50), fontsize=10, parse_math=False)

@@ -73,7 +73,7 @@ def _finetuned(
 ) -> tuple[NDArray[np.float64], list[int]]:
     """(Accuracies of the clients' own models after so many more epochs, on their own test shares; who diverged)."""
     experiment, clients = simulation.experiment, range(len(simulation.data))
-    local = experiment.local.model_copy(update={"epochs": epochs})
+    local = experiment.local.model_copy(update={"epochs": epochs, "steps": None})
     rule = FineTuning(part=experiment.finetune.part)
     executor = replace(workshop, rule=rule, local=local, wire=Chain()).executor(choice.settings)
     last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)

@@ -24,7 +24,7 @@ from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
 from fedkeel.data.settings import DatasetSettings
 from fedkeel.errors import InputError, shown
-from fedkeel.local.batches import batch_sizes
+from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
 from fedkeel.runner import memory

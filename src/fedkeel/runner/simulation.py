@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.config.userdraw import Draw
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.executor import Executor, Score
+from fedkeel.local.work import seen, whole_jobs
 from fedkeel.methods.job import Fresh
 from fedkeel.methods.server import ServerState
 from fedkeel.methods.types import Message
@@ -59,7 +61,7 @@ class Simulation(Stateful):
         self.world = Simulated(
             self.core,
             Desk(executor, experiment.gate.max_loss),
-            Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed),
+            Fleet.of(experiment.fleet, *whole_jobs(data.sizes, experiment.local), experiment.seed),
             data.sizes,
             experiment.faults,
             experiment.local,
@@ -257,7 +259,8 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     local, rules, samples, wire = experiment.local, experiment.algorithm.rules(), data.sizes, Chain(experiment.wire)
     client_rule, rule = rules
     settings = JobSettings(
-        epochs=local.epochs,
+        epochs=local.units,
+        seen=partial(seen, local=local),
         lr=local.lr,
         lr_decay=local.lr_decay,
         rounds=experiment.rounds,
@@ -268,7 +271,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     return Core(
         settings,
         new_pace(experiment),
-        GlobalModel(rules, model, samples, local.epochs, local.momentum),
+        GlobalModel(rules, model, samples, local.units, local.momentum),
         Gate(experiment.gate, model.layout, client_rule.uploads, len(samples), altered=bool(wire)),
         Sizes(client_rule, rule, model.layout, model.w.element_size(), wire, lambda: (data.label_counts() > 0).sum(1)),
         samples,

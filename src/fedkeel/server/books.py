@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,16 @@ from fedkeel.server.gate import Refusal
 from fedkeel.server.ledger import Ledger
 from fedkeel.server.log import Log
 from fedkeel.server.trips import Trip
-from fedkeel.wire.orders import Trained
+from fedkeel.server.waves import JobSettings
+from fedkeel.wire.orders import Order, Trained
 
 
 class Books:
     """Counts every job's end and writes it down; the ledger and the log have the state."""
 
-    def __init__(self, ledger: Ledger, log: Log, samples: NDArray[np.int64], keep_models: bool) -> None:
-        """`samples` [N] are all clients'; models are kept where they are to be tested as they come back."""
-        self._ledger, self._log, self._samples, self._keep_models = ledger, log, samples, keep_models
+    def __init__(self, ledger: Ledger, log: Log, samples: NDArray[np.int64], settings: JobSettings) -> None:
+        """`samples` [N] are all clients'."""
+        self._ledger, self._log, self._samples, self._settings = ledger, log, samples, settings
 
     def take_in(
         self,
@@ -36,18 +36,20 @@ class Books:
     ) -> None:
         """Updates were taken in with these weights, by the model of that version; `more` are further columns."""
         told = arrivals(landed, self._samples, upload, weights, version, **more)
+        seen = self._settings.seen(self._samples[landed.orders.client], landed.orders.epochs).tolist()
         self._log.told.extend(told)
+        self._log.seen += seen
         self._ledger.bytes_up += sum(landed.nbytes)
         self._ledger.updates += len(landed)
-        self._ledger.samples += sum(map(mul, told.columns["samples"], told.columns["epochs"]))
-        if self._keep_models:
+        self._ledger.samples += sum(seen)
+        if self._settings.keep_models:
             self._log.models += zip(upload.w, upload.buffers, strict=True)
 
     def turn_away(self, event: Arrived, sent: Sent | None, refusal: Refusal, now: float) -> None:
         """The gate refused an upload: the device has trained and sent something in vain."""
         order = event.order or (sent.order if sent else None)
         self._ledger.bytes_up += event.nbytes
-        self._ledger.samples += event.work if order is None else int(self._samples[order.client]) * order.epochs
+        self._ledger.samples += event.work if order is None else self._work(order)
         self._ledger.turn_away(refusal.reason)
         self._log.refuse(event, refusal, sent, now)
 
@@ -64,3 +66,7 @@ class Books:
         self._ledger.left += len(jobs)
         for sent, trip in jobs:
             self._log.write_off(sent, "in flight", trip, now)
+
+    def _work(self, order: Order) -> int:
+        """Samples that a job went through."""
+        return int(self._settings.seen(self._samples[[order.client]], np.array([order.epochs]))[0])

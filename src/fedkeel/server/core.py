@@ -53,7 +53,7 @@ class Core(Stateful):
         self.waves = Waves(settings, pace.wanted, model, sizes, samples, draw)
         self.ledger = Ledger()
         self.log = Log()
-        self._books = Books(self.ledger, self.log, samples, settings.keep_models)
+        self._books = Books(self.ledger, self.log, samples, settings)
         self.at_work = AtWork()
         self.round = 1
         """The one that is going on."""

@@ -79,7 +79,7 @@ class Arrived:
     """The content (m = 1), if it came with the header; else the server collects it when it needs it. Either all uploads
     of a run come with their content, or none does."""
     work: int = 0
-    """Samples times epochs of training behind an upload that nobody waits for."""
+    """Samples of the mini-batches behind an upload that nobody waits for."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Lost:
     nbytes: int = 0
     """Of its upload, where that was sent in vain."""
     work: int = 0
-    """Samples times epochs of training, where it was trained in vain."""
+    """Samples of all mini-batches, where it was trained in vain."""
 
 
 @dataclass(frozen=True, slots=True)

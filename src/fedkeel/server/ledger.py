@@ -23,7 +23,7 @@ class Ledger(Stateful):
     turned_away: dict[str, int] = field(default_factory=dict)
     """Uploads that the gate refused, by reason."""
     samples: int = 0
-    """Samples times epochs of training."""
+    """Samples that training went through, each as often as it came."""
     lost: int = 0
     """Jobs that came to nothing."""
     left: int = 0

@@ -25,6 +25,8 @@ class Log(Stateful):
     def __init__(self, round: int = 1) -> None:
         self.round = round
         self.told = Arrivals()
+        self.seen: list[int] = []
+        """Samples that each of these went through."""
         self.refused: list[Refused] = []
         self.unfinished: list[Unfinished] = []
         self.models: list[tuple[Tensor, Tensor]] = []
@@ -67,7 +69,7 @@ class Log(Stateful):
     def end_round(self, round: int, now: float, report: Mapping[str, Any], evaluate: bool) -> RoundOver:
         """All of it, and begin anew."""
         told, columns = self.told, self.told.columns
-        seen = np.array(columns["samples"], dtype=np.float64) * np.array(columns["epochs"], dtype=np.float64)
+        seen = np.array(self.seen, dtype=np.float64)
         train_loss = float((np.array(columns["train_loss"]) * seen).sum() / seen.sum()) if told else None
         over = RoundOver(round, now, train_loss, told, self.unfinished, self.refused, report, self.models, evaluate)
         self.__init__(round + 1)  # type: ignore[misc]

@@ -24,6 +24,8 @@ from fedkeel.wire.sizes import Sizes
 
 Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
 """Who takes part, given the wave's number, how many are wanted, and who is free."""
+Seen = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
+"""[m], how many samples clients that have so many go through in so many epochs."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class JobSettings:
     """What is asked of every job, and when a run is over."""
 
     epochs: int
+    """Or mini-batches, where these are counted (`local.steps`): wherever the server speaks of a job's epochs."""
+    seen: Seen
     lr: float
     lr_decay: float
     rounds: int

@@ -16,6 +16,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors.choose import SERIAL, Choice, round_seconds
+from fedkeel.local.work import whole_jobs
 from fedkeel.params import FlatModel
 from fedkeel.runner.choice import choose, first_orders
 from fedkeel.runner.prepare import prepare
@@ -53,9 +54,10 @@ def _rounds(experiment: Experiment, data: FederatedData, nbytes: int) -> float:
     """How many there will be about, where the virtual clock ends a run; faults and hours are not thought of."""
     if experiment.limit_seconds is None:
         return experiment.rounds
-    fleet = Fleet.of(experiment.fleet, data.sizes, experiment.local.epochs, experiment.seed)
+    samples, epochs = whole_jobs(data.sizes, experiment.local)
+    fleet = Fleet.of(experiment.fleet, samples, epochs, experiment.seed)
     devices = np.flatnonzero(data.sizes)
-    jobs = fleet.train_seconds(devices, data.sizes[devices] * experiment.local.epochs)
+    jobs = fleet.train_seconds(devices, samples[devices] * epochs)
     jobs = jobs + fleet.download_seconds(devices, nbytes) + fleet.upload_seconds(devices, nbytes)
     wanted = experiment.participants
     match experiment.pace:

@@ -30,6 +30,7 @@ class Order:
     client: int
     round: int
     epochs: int
+    """Of the job; with `local.steps` mini-batches, as in all that is said of an order's epochs."""
     start: Tensor
     buffers: Tensor
     lr: Tensor

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
+from fedkeel.local.work import epochs_in
 from fedkeel.wire.orders import Order
 
 LEFT = "left for good"
@@ -18,6 +20,7 @@ class Flight:
     began: float
     """The model is there, and training begins."""
     epoch_seconds: float
+    """Of training on all samples once."""
     finished: float
     """Training ends, and the upload begins."""
     upload_seconds: float
@@ -32,6 +35,8 @@ class Flight:
     """Of `finished`: seconds that it hangs before its upload, and hears nothing."""
     before: int = 0
     """The device's job before this one, where that matters."""
+    an_epoch: float = 1.0
+    """What `units_an_epoch` says of it: its order counts these units, not epochs."""
     asked: float | None = None
     """When it asked for a fresh model and got one."""
     merged: float | None = None
@@ -57,7 +62,16 @@ class Flight:
     @property
     def slot_time(self) -> float:
         """When it asks for a fresh model."""
-        return self.began + self.order.slot * self.epoch_seconds
+        return self.began + self.seconds_of(self.order.slot)
+
+    def seconds_of(self, units: int) -> float:
+        """That training takes for so many epochs, or mini-batches where these are counted."""
+        return float(epochs_in(units, self.an_epoch) * self.epoch_seconds)
+
+    def done_in(self, seconds: float) -> int:
+        """How many epochs or mini-batches are finished after so many seconds of training, give or take a bit."""
+        epochs = seconds / self.epoch_seconds + 1e-9
+        return int(epochs) * ceil(self.an_epoch) + int((epochs - int(epochs)) * self.an_epoch)
 
 
 @dataclass(frozen=True)

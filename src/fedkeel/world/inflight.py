@@ -127,11 +127,10 @@ class Flights(Stateful):
         """
         told = self.now + float(self.fleet.download_seconds(np.array([flight.order.client]), 0)[0])
         waited = 0.0 if flight.merged is None or flight.asked is None else flight.merged - flight.asked
-        # Told at an epoch's end, give or take a bit, it has finished that.
-        done = int((told - flight.began - waited) / flight.epoch_seconds + 1e-9)
+        done = flight.done_in(told - flight.began - waited)
         least = 1 if flight.merged is None else flight.order.slot + 1
         epochs = min(max(least, done), flight.order.epochs)
-        finished = max(told, flight.began + waited + epochs * flight.epoch_seconds)
+        finished = max(told, flight.began + waited + flight.seconds_of(epochs))
         if flight.pause or finished >= flight.finished:
             return False
         slot = flight.order.slot if flight.order.slot < epochs else 0

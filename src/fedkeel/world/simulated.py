@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedkeel import streams
 from fedkeel.errors import FedkeelError
-from fedkeel.local.batches import steps
 from fedkeel.local.settings import LocalSettings
+from fedkeel.local.work import epochs_in, seen, steps, units_an_epoch
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.types import Message
 from fedkeel.server import events as ev
@@ -187,8 +187,8 @@ class Simulated(Stateful):
         survey, fleet, samples = self._rule.survey, self.flights.fleet, self._samples[clients]
         if not self._surveys or survey is None:
             return 0.0
-        batch, _ = steps(samples, np.ones_like(samples), self._local.batch_size)
-        whole = samples * self._local.epochs
+        batch, _ = steps(samples, 1, self._local)
+        whole = seen(samples, self._local.units, self._local)
         work = whole if survey.limit is None else samples if survey.whole else np.minimum(batch * survey.limit, whole)
         answers = fleet.upload_seconds(clients, self._answer_bytes)
         return float((self._surveys * fleet.train_seconds(clients, work) + answers).max())
@@ -198,7 +198,9 @@ class Simulated(Stateful):
         fleet, faults, now, seed = self.flights.fleet, self._faults, self.now, self._seed
         clients, wave, count = orders.client, orders.wave.item(0), len(orders)
         began = now + (fleet.download_seconds(clients, command.down) + self._survey_seconds(clients))
-        seconds = fleet.train_seconds(clients, self._samples[clients] * self._asked)  # also of who runs out of time
+        samples, local = self._samples[clients], self._local
+        seconds = fleet.train_seconds(clients, seen(samples, self._asked, local))  # also of who runs out of time
+        an_epoch = units_an_epoch(samples, local)
         pause, fails = np.zeros(count), np.full(count, now + (command.within or np.inf))
         fault: Column[str] = Same("", count)
         why: Column[str] = Same(ev.TOO_LATE, count)
@@ -218,7 +220,7 @@ class Simulated(Stateful):
             orders=orders,
             dispatched=now,
             began=began,
-            epoch_seconds=seconds / self._asked,
+            epoch_seconds=seconds / epochs_in(self._asked, an_epoch),
             finished=began + seconds + pause,
             upload_seconds=fleet.upload_seconds(clients, command.up),
             fails=fails,
@@ -227,6 +229,7 @@ class Simulated(Stateful):
             fault=fault,
             pause=pause,
             before=self._last(orders),
+            an_epoch=an_epoch,
         )
 
     def _last(self, orders: Orders) -> Column[int]:
@@ -305,4 +308,4 @@ class Simulated(Stateful):
         return ev.Arrived(self.now, stray.client, stray.job, stray.version, stray.bytes_up, None, work=work)
 
     def _work(self, order: Order) -> int:
-        return int(self._samples[order.client]) * order.epochs
+        return int(seen(self._samples[[order.client]], order.epochs, self._local)[0])

@@ -37,6 +37,7 @@ class Departure:
     fault: Column[str]
     pause: Times
     before: Column[int]
+    an_epoch: Times
 
     @cached_property
     def arrives(self) -> Times:

@@ -14,13 +14,14 @@ import yaml
 from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, InputError, Result, Stop, StoppedError, resume, run
-from fedkeel.local.batches import Batch, batch_sizes
+from fedkeel.local.batches import Batch
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors import choose, memory_limits
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.native.gradient import NativeGradient
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.local.work import batch_sizes
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel, Layout
 from fedkeel.runner import choice

@@ -53,14 +53,17 @@ SIZES, EPOCHS = [7, 90, 1, 16, 12], [2, 1, 3, 2, 4]
 """Of each client: one has more samples than go through the kernels together, one has a single one."""
 
 
-def jobs(batch: int | str = 5, **more: Any) -> Jobs:
-    """Of five unequal clients, with rates that differ from epoch to epoch."""
+def jobs(batch: int | str = 5, limit: int | None = None, each: int | None = None, **more: Any) -> Jobs:
+    """Of five unequal clients, with rates that differ from epoch to epoch, or after `each` steps."""
     k, rng = len(SIZES), np.random.default_rng(2)
     x, y = samples()
     order = np.stack(
         [[np.resize(rng.permutation(N)[:n], max(SIZES)) for _ in range(max(EPOCHS))] for n in SIZES]
     ).astype(np.int64)
     sizes = np.array(SIZES)
+    largest = sizes if batch == "full" else np.minimum(sizes, int(batch))
+    an_epoch = -(-sizes // largest)
+    steps = an_epoch * EPOCHS if limit is None else np.minimum(an_epoch * EPOCHS, limit)
     flat = FlatModel(small()).w
     start = flat + 0.1 * torch.from_numpy(rng.normal(size=(k, len(flat))))
     told: dict[str, Any] = {
@@ -69,15 +72,15 @@ def jobs(batch: int | str = 5, **more: Any) -> Jobs:
         "y": y,
         "order": order,
         "samples": sizes,
-        "epochs": np.array(EPOCHS),
-        "batch": sizes if batch == "full" else np.minimum(sizes, batch),
-        "rates": torch.from_numpy(rng.uniform(0.05, 0.2, (k, max(EPOCHS)))),
+        "steps": steps,
+        "batch": largest,
+        "rates": torch.from_numpy(rng.uniform(0.05, 0.2, (k, -(-int(steps.max()) // each) if each else max(EPOCHS)))),
+        "each": np.full(k, each) if each else an_epoch,
         "course": Course(),
         "mask": None,
         "decay": 0.0,
         "clip": 0.0,
         "momentum": 0.0,
-        "limit": None,
     }
     return Jobs(**{**told, **more})
 
@@ -85,13 +88,14 @@ def jobs(batch: int | str = 5, **more: Any) -> Jobs:
 def batches(told: Jobs, client: int) -> Iterator[tuple[float, Tensor]]:
     """(Learning rate, samples) of each of a client's steps."""
     count = 0
-    for epoch in range(told.epochs[client]):
-        mine = told.order[client, epoch, : told.samples[client]]
+    for order in told.order[client]:
+        mine = order[: told.samples[client]]
         for first in range(0, len(mine), told.batch[client]):
-            if count == told.limit:
+            if count == told.steps[client]:
                 return
+            rate = float(told.rates[client, count // told.each[client]])
             count += 1
-            yield float(told.rates[client, epoch]), torch.from_numpy(mine[first : first + told.batch[client]])
+            yield rate, torch.from_numpy(mine[first : first + told.batch[client]])
 
 
 def by_hand(told: Jobs, client: int) -> tuple[Tensor, float, int]:
@@ -179,6 +183,8 @@ CASES: dict[str, dict[str, Any]] = {
         "course": Course(0.7, vectors(3, 0.2), **pulled(), ascent=0.2, trail=trail()), "mask": 1 - head(), "clip": 0.4,
         "decay": 0.1, "momentum": 0.9, "batch": 4, "limit": 7,
     },
+    "a rate a step": {"each": 1},
+    "a rate for three steps": {"each": 3, "limit": 8, "momentum": 0.9},
     "limit 1": {"limit": 1, "momentum": 0.9},
     "limit 4": {"limit": 4},
     "limit 1000": {"limit": 1000, "batch": 90},
@@ -269,7 +275,7 @@ def test_a_jobs_bits_depend_on_nothing_beside_it(case: str, isa: str) -> None:
     one, wide = network(small(), SHAPE, isa), torch.full((1, out.shape[1] + 8), 7.5, dtype=torch.float64)
     for client in reversed(range(len(SIZES))):
         rows = slice(client, client + 1)
-        names = ("start", "order", "samples", "epochs", "batch", "rates")
+        names = ("start", "order", "samples", "steps", "batch", "rates", "each")
         parts: dict[str, Any] = {name: getattr(told, name)[rows] for name in names}
         mine = replace(told, course=mapped(told.course, lambda v, rows=rows: v[rows]), **parts)
         alone, again = ran(one, mine, wide[:, 3:-5])

@@ -13,9 +13,9 @@ from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.data.partition import Assignment
-from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.local.work import batch_sizes
 from fedkeel.wire.orders import SUM, Columns, Order
 from fedkeel.wire.transform import Chain
 
@@ -48,8 +48,11 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     dealt = _dealt(workshop.data, [size for size in sizes for _ in range(each)])
     local = workshop.local.model_copy(update={"batch_size": largest})  # so that twice as many samples are two steps
     trial = replace(workshop, data=dealt, local=local, wire=Chain())
-    model = replace(orders[0], epochs=1, lr=torch.ones_like(orders[0].lr[:1]))
-    trials = [replace(model, client=client) for client in range(len(trial.data))]
+    units = (dealt.sizes // largest).clip(1) if local.by_step else np.ones_like(dealt.sizes)  # an epoch of each
+    trials = [
+        replace(orders[0], client=client, epochs=count, lr=orders[0].lr.new_ones(count))
+        for client, count in enumerate(units.tolist())
+    ]
     stacks = [trials[start : start + at_once] for start in range(0, len(trials), at_once)]
     if settings.stack and not settings.native:
         stacks.insert(0, trials[::each][: settings.stack])
@@ -115,6 +118,9 @@ def _difference(got: Columns, expected: Columns, orders: Sequence[Order]) -> str
             return f"its {name} is {list(a.shape)} of {a.dtype} instead of {list(b.shape)} of {b.dtype}"
         if name == "w":  # what counts is how far a client moves
             a, b = a - orders[0].start, b - orders[0].start
+        elif name == "lr":  # what stands behind a client's last epoch says nothing
+            epochs = torch.tensor([[order.epochs] for order in orders], device=a.device)
+            a, b = (torch.where(torch.arange(a.shape[1], device=a.device) < epochs, each, 0.0) for each in (a, b))
         rows = 1 if name.startswith(SUM) else len(orders)
         a, b = (each.reshape(rows, -1).double() for each in (a, b))
         if not bool(((a - b).norm(dim=1) <= tolerance * (b.norm(dim=1) + 1e-6)).all()):

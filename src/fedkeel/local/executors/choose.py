@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.local.batches import steps
 from fedkeel.local.build import Workshop, cores
 from fedkeel.local.executors.agreement import cannot_stack, failure, objection
 from fedkeel.local.executors.memory_limits import native_limit, stack_limit
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainer import plan
+from fedkeel.local.work import steps
 from fedkeel.wire.orders import Order
 
 _PARTS = (4, 16, 64, 2)  # of a worker's share that a stack may be, beside all of it
@@ -318,7 +318,7 @@ class _Contest:
 def _work(workshop: Workshop, orders: Sequence[Order]) -> NDArray[np.int64]:
     """Steps of each order."""
     sizes = workshop.data.sizes[[order.client for order in orders]]
-    return steps(sizes, np.array([order.epochs for order in orders]), workshop.local.batch_size)[1]
+    return steps(sizes, np.array([order.epochs for order in orders]), workshop.local)[1]
 
 
 def _in_process(stack: int) -> ExecutorSettings:

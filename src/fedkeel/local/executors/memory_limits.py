@@ -7,8 +7,8 @@ import copy
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedkeel.local.batches import batch_sizes
 from fedkeel.local.build import Workshop
+from fedkeel.local.work import batch_sizes
 from fedkeel.params import Layout
 
 STACK_BYTES = 256 << 20

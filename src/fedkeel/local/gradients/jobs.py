@@ -23,15 +23,17 @@ class Jobs:
     y: Tensor
     """[n]"""
     order: NDArray[np.int64]
-    """[k, epochs, most samples], which of them a client sees in which order."""
+    """[k, passes, most samples], which of them a client sees in which order."""
     samples: NDArray[np.int64]
-    """[k]"""
-    epochs: NDArray[np.int64]
-    """[k], at most as many as `order` has."""
+    """[k], of a pass."""
+    steps: NDArray[np.int64]
+    """[k], mini-batches, no more than `order` has."""
     batch: NDArray[np.int64]
     """[k], the size of a mini-batch."""
     rates: Tensor
-    """[k, epochs], learning rates."""
+    """[k, E], learning rates."""
+    each: NDArray[np.int64]
+    """[k], steps after which the next one counts."""
     course: Course
     mask: Tensor | None
     """[D] of zeros and ones."""
@@ -39,8 +41,6 @@ class Jobs:
     clip: float
     """The largest norm of a gradient, or 0."""
     momentum: float
-    limit: int | None
-    """The most steps of each."""
     last: Tensor | None = None
     """[k, D]; with a trail, where its `last` is put as the last step leaves it."""
     past: Tensor | None = None

@@ -29,8 +29,8 @@ _JOB = np.dtype(
         *((name, np.int64) for name in ("samples", "next")),
         *((name, np.uintp) for name in ("rates", "offset", "anchor", "first_last", "first_past", "last", "past")),
         *((name, np.float64) for name in ("share", "pull", "ascent", "keep", "gain", "loss")),
-        ("seen", np.int64),
-        *((name, np.int32) for name in ("epochs", "batch", "finite", "late")),
+        *((name, np.int64) for name in ("seen", "steps", "each")),
+        *((name, np.int32) for name in ("batch", "finite", "late")),
     ],
     align=True,
 )
@@ -45,7 +45,6 @@ class _Local(ctypes.Structure):
         ("decay", ctypes.c_double),
         ("clip", ctypes.c_double),
         ("momentum", ctypes.c_double),
-        ("limit", ctypes.c_int64),
     )
 
 
@@ -139,7 +138,8 @@ class Network:
         assert order.shape[0] == k == len(rates)
         assert out.stride(1) == 1
         assert (jobs.samples <= order.shape[2]).all()
-        assert (jobs.epochs <= min(order.shape[1], rates.shape[1])).all()
+        assert (jobs.steps <= -(-jobs.samples // jobs.batch) * order.shape[1]).all()
+        assert (jobs.steps <= jobs.each * rates.shape[1]).all()
         rows = np.arange(k)
         told = np.zeros(k, _JOB)
         for name, vector in vectors.items():
@@ -153,13 +153,12 @@ class Network:
             assert jobs.last is not None
             assert jobs.past is not None
             told["keep"], told["gain"], told["late"] = trail.keep, trail.gain[:, 0].double().numpy(), trail.late
-        told["epochs"], told["batch"] = jobs.epochs, jobs.batch
+        told["steps"], told["each"], told["batch"] = jobs.steps, jobs.each, jobs.batch
         if jobs.mask is not None:
             assert jobs.mask.shape == (self._size,)
             assert jobs.mask.dtype == self._dtype
         mask = None if jobs.mask is None else jobs.mask.contiguous()
-        limit = -1 if jobs.limit is None else jobs.limit
-        local = _Local(None if mask is None else mask.data_ptr(), jobs.decay, jobs.clip, jobs.momentum, limit)
+        local = _Local(None if mask is None else mask.data_ptr(), jobs.decay, jobs.clip, jobs.momentum)
         space = self._space(int(jobs.batch.max()))
         data = x.data_ptr(), y.data_ptr(), told.ctypes.data, k
         _enough(self._functions.fk_run(space, self._threads, *data, ctypes.byref(local)))

@@ -25,7 +25,7 @@ class Fleet:
     seconds: Column
     """That training takes for so much work as `unit` says."""
     unit: float
-    """Samples times epochs: those of a job of average size, or 1."""
+    """Samples times epochs, or samples of all mini-batches: those of a job of average size, or 1."""
     uplink: Column
     """Bits a second; infinite where an upload takes no time."""
     downlink: Column

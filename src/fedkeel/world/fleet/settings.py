@@ -52,7 +52,8 @@ class FleetSettings(Section):
     availability_period: Period = 3600.0
     """Seconds; each device has a phase of its own."""
     rho: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of a round's devices that run out of time before their last epoch (FedLGA's ρ)."""
+    """Share of a round's devices that run out of time before their last epoch (FedLGA's ρ). With `local.steps`, here
+    and below: mini-batches."""
     tau_max: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """How many epochs they miss at most: 1 to so many, all alike likely; by default all but one. FedLGA's τ is one
     more, so its τ_max = 4 is 3 here."""

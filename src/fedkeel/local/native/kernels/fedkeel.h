@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #define FK_API extern "C" __attribute__((visibility("default")))
-#define FK_ABI 2  // as in library.py; one more with every change of this file
+#define FK_ABI 3  // as in library.py; one more with every change of this file
 
 enum fk_kind { FK_CONVOLUTION, FK_LINEAR, FK_AVERAGE };
 
@@ -17,8 +17,8 @@ struct fk_layer {
   int64_t weight, bias;           // where they begin in a client's vector of weights; no bias: -1
 };
 
-// A client's local training: `epochs` times through `samples` in mini-batches. In every step, with the mean gradient g
-// of the mini-batch, which is masked, clipped, and gets `decay` times the (masked) weights:
+// A client's local training: `steps` mini-batches, again and again through `samples`. In every step, with the mean
+// gradient g of the mini-batch, which is masked, clipped, and gets `decay` times the (masked) weights:
 //   d = share * g + offset + pull * (w - anchor);   v = momentum * v + d;   w = w - rate * v
 // With `ascent`, g is the gradient at w + ascent * h / |h|, where h is that at w, masked. With `last` and `past`,
 //   p = past;   past = keep * past + (1 - keep) * last;   d' = gain * (d - last + (late ? p : past));   last = d
@@ -26,9 +26,9 @@ struct fk_layer {
 struct fk_job {
   const void* start;              // weights, numbers of the networks' type, as all void* here
   void* w;                        // out: trained weights; may be `start`
-  const int64_t* order;           // which samples of x and y it sees, epoch by epoch
-  int64_t samples, next;          // of an epoch; from one epoch's first to the next one's in `order`
-  const double* rates;            // [epochs], learning rates
+  const int64_t* order;           // which samples of x and y it sees, pass by pass
+  int64_t samples, next;          // of a pass; from one pass's first to the next one's in `order`
+  const double* rates;            // learning rates, each for so many steps as `each` says
   const void *offset, *anchor;    // or null
   const void *first_last, *first_past;  // before the first step, or null
   void *last, *past;              // out: the same after the last step; both or none
@@ -36,7 +36,8 @@ struct fk_job {
   double keep, gain;              // beside `last` and `past`
   double loss;                    // out: summed over all samples seen, each when it was seen
   int64_t seen;                   // out: how many that were
-  int32_t epochs, batch;
+  int64_t steps, each;
+  int32_t batch;
   int32_t finite;                 // out: whether weights and loss are
   int32_t late;                   // beside `last` and `past`
 };
@@ -45,7 +46,6 @@ struct fk_job {
 struct fk_local {
   const void* mask;               // [D] of 0 and 1, or null
   double decay, clip, momentum;   // clip: the largest norm of a gradient, or 0
-  int64_t limit;                  // steps of a job, or -1
 };
 
 struct fk_network;                // a chain of layers and its workspace: one per thread

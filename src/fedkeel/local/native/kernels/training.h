@@ -19,21 +19,22 @@ template <class T> class Training {
   void run(fk_job& job, const T* x, const int64_t* y, const fk_local& local) {
     const T* from = (const T*)job.start;
     // Steps are made in memory that begins with a whole line, which stacks do not; a single one needs no detour.
-    const bool single = job.epochs <= 1 && job.samples <= job.batch;
+    const bool single = job.steps <= 1;
     if (!single && !own) own = network.template make<T>(network.size);
     T* w = single ? (T*)job.w : own;
     job.loss = 0;
     job.seen = 0;
-    int64_t steps = 0;
-    for (int epoch = 0; epoch < job.epochs; epoch++)
-      for (int64_t first = 0; first < job.samples && steps != local.limit; first += job.batch, steps++, from = w) {
-        const int64_t* order = job.order + epoch * job.next + first;
-        const int b = std::min<int64_t>(job.batch, job.samples - first);
-        step(job, local, from, w, x, y, order, b, T(job.rates[epoch]), steps == 0);
-        for (int i = 0; i < b; i++) job.loss += losses[i];
-        job.seen += b;
-      }
-    if (!steps) {
+    const int64_t* order = job.order;
+    int64_t first = 0;
+    for (int64_t number = 0; number < job.steps; number++, from = w) {
+      const int b = std::min<int64_t>(job.batch, job.samples - first);
+      step(job, local, from, w, x, y, order + first, b, T(job.rates[number / job.each]), number == 0);
+      for (int i = 0; i < b; i++) job.loss += losses[i];
+      job.seen += b;
+      first += job.batch;
+      if (first >= job.samples) first = 0, order += job.next;
+    }
+    if (!job.steps) {
       copy(from, w);
       if (job.last) copy(job.first_last, job.last), copy(job.first_past, job.past);
     }

@@ -278,7 +278,7 @@ function updatesSection(digest) {
     later(() => chart(holder, { lines, whole: true, format: (v) => short(v, 4), ...more }));
   };
   const band = "Mean of the uploads; bands reach from the least to the most.";
-  add("rates", "Learning rates", `${band} All local epochs.`, {
+  add("rates", "Learning rates", `${band} All steps of a job.`, {
     xLabel: "round of the dispatch",
     yLabel: "learning rate",
     zero: true,
