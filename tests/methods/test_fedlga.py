@@ -20,6 +20,7 @@ from tests.helpers.commands import fedkeel
 from tests.helpers.federation import BATCH, EVERY_EXECUTOR, LR, SIZES, Vector
 
 READINGS: list[Completion] = ["practical", "literal", "own-path"]
+"""Those that need nothing but one update and its round's mean."""
 EPOCHS, PER_ROUND, ROUNDS = 5, 4, 4
 SOME, NOBODY = {"rho": 0.5}, {"rho": 1.0}
 """Who finishes."""
@@ -57,14 +58,17 @@ def _steep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federation, "clients", lambda: [(4 * x, y) for x, y in clients])
 
 
-def expansion(delta: Vector, full: Vector, done: int, asked: int, length: float, reading: Completion) -> Vector:
+def expansion(
+    delta: Vector, full: Vector, done: int, asked: int, length: float, reading: Completion, rest: float | None = None
+) -> Vector:
     """Delta + g g^T (w_hat - w_i), or Delta - g |<g, w_hat - w_i>| with the added part cut to its largest norm.
 
-    Or many small steps further on, each by a gradient that the one before has changed by g g^T, until that turns back.
+    Or many small steps further on, each by a gradient that the one before has changed by g g^T, until that turns back;
+    `rest` is how long they are together, if not by the epochs.
     """
     g, away = -delta / length, full - delta
     if reading == "own-path":
-        pieces, rest = 1000, (asked - done) / done * length
+        pieces, rest = 1000, (asked - done) / done * length if rest is None else rest
         way = (np.arange(pieces) + 0.5) / pieces * rest  # in the middle of each step
         slopes = np.array([g + np.outer(g, g) @ (-s * g) for s in way])
         added = -slopes.sum(0) * rest / pieces
@@ -85,6 +89,46 @@ def way(lr: float, steps: int, momentum: float = 0.0, mu: float = 0.0) -> float:
     return at
 
 
+class Fitted:
+    """The law of growth with the kappa of all rounds so far, from the updates themselves."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[float, float, list[tuple[float, float, float]]]] = []
+        """(Finished ones' squares around their mean, degrees of freedom, (log gap, bend, stretch) of the late ones)."""
+
+    def factors(self, norms: Vector, paths: Vector, stretches: Vector, losses: Vector, late: list[bool]) -> list[float]:
+        bends = [n**2 / s / (np.exp(loss) - 1) for n, s, loss in zip(norms, paths, losses, strict=True)]
+        logs = [float(np.log(norm)) for norm, is_late in zip(norms, late, strict=True) if not is_late]
+        if logs and any(late):
+            mean = np.mean(logs)
+            each = [
+                (float(np.log(n) - mean), b, s)
+                for n, b, s, is_late in zip(norms, bends, stretches, late, strict=True)
+                if is_late
+            ]
+            self.rounds.append((sum((log - mean) ** 2 for log in logs), len(logs) - 1, each))
+        kappa = np.exp(min(np.linspace(-2, 2, 81), key=self._cost))
+        return [grown(kappa * b, s) if is_late else 1.0 for b, s, is_late in zip(bends, stretches, late, strict=True)]
+
+    def _cost(self, log_kappa: float) -> float:
+        gap = count = squares = freedom = 0.0
+        for around, free, each in self.rounds:
+            gap = 0.9 * gap + sum(log + np.log(grown(np.exp(log_kappa) * b, s)) for log, b, s in each)
+            count, squares, freedom = 0.9 * count + len(each), 0.9 * squares + around, 0.9 * freedom + free
+        variance = 2 * (squares + 2 * 0.1**2) / (freedom + 2)
+        return float(gap**2 / max(count, 1) / variance + (log_kappa / 0.7) ** 2)
+
+
+def grown(bend: float, stretch: float) -> float:
+    x = np.exp(bend) - 1
+    return float(np.log(1 + x * stretch) / np.log(1 + x))
+
+
+def mean_loss(w: Vector, x: Vector, y: Any) -> float:
+    logits = x @ w.reshape(federation.CLASSES, federation.FEATURES).T
+    return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]))
+
+
 class ByHand(NamedTuple):
     """What rounds come to."""
 
@@ -101,7 +145,7 @@ def distance(delta: Vector, whole: Vector) -> float:
 
 def by_hand(
     ends: list[RoundEnd],
-    reading: Completion = "practical",
+    reading: Completion = "fitted",
     server_lr: float = 1.0,
     weighting: str = "uniform",
     lr_decay: float = 1.0,
@@ -113,32 +157,41 @@ def by_hand(
 
     `seen_mu` is the pull that the server reckons with, if not the true one.
     """
-    x, told, wrong = federation.start(), [], []
+    x, told, wrong, fit = federation.start(), [], [], Fitted()
     for end in ends:
         lr = LR * lr_decay ** (end.round - 1)
-        deltas, wholes, lengths = [], [], []
+        deltas, wholes, lengths, rests, losses = [], [], [], [], []
         done: list[int] = [*end.arrivals.columns["epochs"]]
         clients: list[int] = [*end.arrivals.columns["client"]]
         for client, epochs in zip(clients, done, strict=True):
-            w, v, path = x.copy(), np.zeros_like(x), [x]
+            w, v, path, seen = x.copy(), np.zeros_like(x), [x], []
             for batch in federation.batches(end.round, client, EPOCHS):
+                seen.append((mean_loss(w, *batch), len(batch[1])))
                 v = momentum * v + federation.gradient(w, *batch) + mu * (w - x)
                 w = w - lr * v
                 path.append(w)
             steps = epochs * -(-SIZES[client] // BATCH)
             deltas.append(path[steps] - x)
             wholes.append(path[-1] - x)
-            lengths.append(way(lr, steps, momentum, mu if seen_mu is None else seen_mu))
+            pull = mu if seen_mu is None else seen_mu
+            lengths.append(way(lr, steps, momentum, pull))
+            rests.append(way(lr, len(path) - 1, momentum, pull) - lengths[-1])
+            losses.append(np.average([loss for loss, _ in seen[:steps]], weights=[size for _, size in seen[:steps]]))
         p = np.array([SIZES[client] if weighting == "samples" else 1 for client in clients], dtype=float)
         finished = [row for row, epochs in enumerate(done) if epochs == EPOCHS]
         stretched = [EPOCHS / epochs * delta for epochs, delta in zip(done, deltas, strict=True)]
         full = np.average(stretched, axis=0, weights=p)
         if finished:
             full = np.average([deltas[row] for row in finished], axis=0, weights=p[finished])
-        completed = [
-            delta if epochs == EPOCHS else expansion(delta, full, epochs, EPOCHS, length, reading)
-            for delta, epochs, length in zip(deltas, done, lengths, strict=True)
-        ]
+        if reading == "fitted":
+            norms, ways, more = np.linalg.norm(deltas, axis=1), np.array(lengths), np.array(rests)
+            factors = fit.factors(norms, ways, 1 + more / ways, np.array(losses), [each < EPOCHS for each in done])
+            completed = [factor * delta for factor, delta in zip(factors, deltas, strict=True)]
+        else:
+            completed = [
+                delta if epochs == EPOCHS else expansion(delta, full, epochs, EPOCHS, length, reading, rest)
+                for delta, epochs, length, rest in zip(deltas, done, lengths, rests, strict=True)
+            ]
         pairs = zip(completed, deltas, done, strict=True)
         told.append([float(hat @ d / (d @ d)) for hat, d, epochs in pairs if epochs < EPOCHS])
         late = [each[:3] for each in zip(completed, deltas, wholes, done, strict=True) if each[3] < EPOCHS]
@@ -200,7 +253,7 @@ def test_an_update_is_completed_as_the_outer_product_says(reading: Completion, d
 
 
 @pytest.mark.parametrize(("scale", "cut"), [(1e-3, False), (1.0, True)])
-def test_the_default_reading_is_practical_with_and_without_a_cut(scale: float, cut: bool) -> None:
+def test_practical_with_and_without_a_cut(scale: float, cut: bool) -> None:
     delta, full = (torch.tensor(each) for each in drawn(1, 7, scale))
     got = approximate_update(delta, full, 1, 5, 0.05, 3)
     assert torch.equal(got, approximate_update(delta, full, 1, 5, 0.05, 3, "practical"))
@@ -252,7 +305,7 @@ def test_rounds_by_hand(executor: str, fleet: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", EVERY_EXECUTOR)
-@pytest.mark.parametrize("reading", ["literal", "own-path"])
+@pytest.mark.parametrize("reading", READINGS)
 def test_the_other_readings_by_hand(executor: str, reading: Completion) -> None:
     check(executor, SOME, reading=reading, server_lr=0.1, diagnose=True)
 
@@ -266,6 +319,7 @@ def test_the_other_readings_by_hand(executor: str, reading: Completion) -> None:
         {"local": {"lr_decay": 0.5}},
         {"local": {"momentum": 0.8}},
         {"weighting": "samples", "server_lr": 1.3, "local": {"lr_decay": 0.8, "momentum": 0.5}},
+        {"reading": "practical", "local": {"momentum": 0.8}},
         {"reading": "own-path", "diagnose": True, "local": {"lr_decay": 0.8, "momentum": 0.5}},
     ],
     ids=str,
@@ -275,7 +329,7 @@ def test_settings_by_hand(settings: dict[str, Any], fleet: dict[str, Any]) -> No
 
 
 def test_the_report_counts_stragglers_and_those_whose_completion_was_cut() -> None:
-    _, ends = train()
+    _, ends = train(reading="practical")
     done = [epochs for end in ends for epochs in end.arrivals.columns["epochs"]]
     assert len({*done} - {EPOCHS}) > 2
     assert [end.report["stragglers"] for end in ends] == [PER_ROUND // 2] * ROUNDS
@@ -310,11 +364,13 @@ def test_when_everybody_finishes_it_is_fedavg_to_the_bit(fleet: dict[str, Any], 
     assert [end.arrivals.columns["weight"] for end in ends] == [end.arrivals.columns["weight"] for end in others]
 
 
+@pytest.mark.parametrize(("reading", "numbers"), [("fitted", 2), ("practical", 1)])
 @pytest.mark.parametrize(("dtype", "width"), [("float64", 8), ("float32", 4)])
-def test_one_number_more_goes_up_than_in_fedavg(dtype: str, width: int) -> None:
-    average, completed = (federation.train(name, fleet=SOME, dtype=dtype)[1] for name in ("fedavg", "fedlga"))
+def test_a_number_or_two_more_go_up_than_in_fedavg(reading: str, numbers: int, dtype: str, width: int) -> None:
+    rules: list[Any] = ["fedavg", {"name": "fedlga", "reading": reading}]
+    average, completed = (federation.train(rule, fleet=SOME, dtype=dtype)[1] for rule in rules)
     for plain, end in zip(average, completed, strict=True):
-        assert [a.bytes_up for a in end.arrivals] == [a.bytes_up + width for a in plain.arrivals]
+        assert [a.bytes_up for a in end.arrivals] == [a.bytes_up + numbers * width for a in plain.arrivals]
         assert [a.bytes_down for a in end.arrivals] == [a.bytes_down for a in plain.arrivals]
 
 
@@ -323,7 +379,7 @@ def test_literal_stops_when_it_runs_away_and_says_what_to_do(tmp_path: Path) -> 
     stopped = fedkeel("run", *RUNAWAY, "algorithm.reading=literal", cwd=tmp_path)
     assert stopped.returncode == DivergenceError.exit_code == 3
     assert "FedLGA ran away" in stopped.stderr
-    assert "algorithm.reading=practical" in stopped.stderr
+    assert "algorithm.reading=fitted or practical" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     ends: list[RoundEnd] = []
     run(Experiment.load(overrides=RUNAWAY).replace(rounds=4), progress=ends.append)
@@ -343,12 +399,15 @@ def late(done: list[int], asked: int, delta: float) -> Updates:
 def test_practical_may_stretch_an_update_as_far_as_epochs_are_missing(asked: int) -> None:
     """The cap is all that bounds it: it is never told to take the reading that it has."""
     state = ServerState(torch.zeros(2, dtype=torch.float64))
-    after, _ = GradientApproximation().aggregate(state, late([asked, 1], asked, 100.0))
+    after, _ = GradientApproximation(reading="practical").aggregate(state, late([asked, 1], asked, 100.0))
     np.testing.assert_allclose(after.w, [50.0, 50.0 * asked], rtol=1e-12)
 
 
 def test_a_finished_device_has_the_same_weight_with_and_without_stragglers_around() -> None:
     """As in FedAvg, whose recorded weights are shares."""
-    state, rule = ServerState(torch.zeros(2, dtype=torch.float64)), GradientApproximation(server_lr=0.5)
+    state, rule = (
+        ServerState(torch.zeros(2, dtype=torch.float64)),
+        GradientApproximation(server_lr=0.5, reading="practical"),
+    )
     alone, among = (rule.aggregate(state, late(done, 5, 0.01))[1] for done in ([5, 5], [5, 1]))
     assert float(alone[0]) == float(among[0])

@@ -92,7 +92,7 @@ def test_a_server_on_real_machines_reports_no_error() -> None:
     epochs = torch.tensor([[2], [1]])
     layout = Layout.of(nn.Linear(2, 1, bias=False))
     updates = Updates(w, torch.zeros_like(w), ones, epochs, epochs, 0.1 * torch.ones(2, 2), {}, layout, asked=2)
-    rule = GradientApproximation(diagnose=True)
+    rule = GradientApproximation(diagnose=True, reading="practical")
     after, _ = rule.aggregate(ServerState(torch.zeros(2, dtype=torch.float64)), updates)
     assert rule.report(after).keys() == {"stragglers", "mean_factor", "capped"}
 

@@ -153,6 +153,7 @@ class GlobalModel(Stateful):
             pull=self.client_rule.pull,
             slot=torch.from_numpy(orders.slot[:, None].copy()) if fresh is not None else None,
             fresh=fresh,
+            loss=trained.loss[:, None].to(device),
             completed=None if completed is None else self._travelled(completed, start),
         )
 
