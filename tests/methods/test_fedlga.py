@@ -93,35 +93,31 @@ class Fitted:
     """The law of growth with the kappa of all rounds so far, from the updates themselves."""
 
     def __init__(self) -> None:
-        self.rounds: list[tuple[float, float, list[tuple[float, float, float]]]] = []
-        """(Finished ones' squares around their mean, degrees of freedom, (log gap, bend, stretch) of the late ones)."""
+        self.rounds: list[tuple[Vector, Vector, Vector, Vector, Vector]] = []
+        """Norms, paths, how much longer these should be, losses, and who is late."""
 
-    def factors(self, norms: Vector, paths: Vector, stretches: Vector, losses: Vector, late: list[bool]) -> list[float]:
-        bends = [n**2 / s / (np.exp(loss) - 1) for n, s, loss in zip(norms, paths, losses, strict=True)]
-        logs = [float(np.log(norm)) for norm, is_late in zip(norms, late, strict=True) if not is_late]
-        if logs and any(late):
-            mean = np.mean(logs)
-            each = [
-                (float(np.log(n) - mean), b, s)
-                for n, b, s, is_late in zip(norms, bends, stretches, late, strict=True)
-                if is_late
-            ]
-            self.rounds.append((sum((log - mean) ** 2 for log in logs), len(logs) - 1, each))
+    def factors(self, *told: Vector) -> Vector:
+        self.rounds.append(told)  # type: ignore[arg-type]
         kappa = np.exp(min(np.linspace(-2, 2, 81), key=self._cost))
-        return [grown(kappa * b, s) if is_late else 1.0 for b, s, is_late in zip(bends, stretches, late, strict=True)]
+        return np.where(told[-1], grown(kappa, *told[:-1]), 1.0)
 
     def _cost(self, log_kappa: float) -> float:
         gap = count = squares = freedom = 0.0
-        for around, free, each in self.rounds:
-            gap = 0.9 * gap + sum(log + np.log(grown(np.exp(log_kappa) * b, s)) for log, b, s in each)
-            count, squares, freedom = 0.9 * count + len(each), 0.9 * squares + around, 0.9 * freedom + free
+        for norms, paths, stretches, losses, late in self.rounds:
+            if late.any() and not late.all():
+                logs, longer = np.log(norms), np.log(grown(np.exp(log_kappa), norms, paths, stretches, losses))
+                middle = logs[~late].mean()
+                gap = 0.9 * gap + (logs + longer - middle)[late].sum()
+                squares = 0.9 * squares + ((logs[~late] - middle) ** 2).sum()
+                count, freedom = 0.9 * count + late.sum(), 0.9 * freedom + (~late).sum() - 1
         variance = 2 * (squares + 2 * 0.1**2) / (freedom + 2)
         return float(gap**2 / max(count, 1) / variance + (log_kappa / 0.7) ** 2)
 
 
-def grown(bend: float, stretch: float) -> float:
-    x = np.exp(bend) - 1
-    return float(np.log(1 + x * stretch) / np.log(1 + x))
+def grown(kappa: float, norms: Vector, paths: Vector, stretches: Vector, losses: Vector) -> Vector:
+    own = (np.exp(kappa * norms**2 / paths / (np.exp(losses) - 1)) - 1) / paths
+    x = paths * np.sqrt(own * np.exp(np.median(np.log(own))))
+    return np.asarray(np.log(1 + x * stretches) / np.log(1 + x))
 
 
 def mean_loss(w: Vector, x: Vector, y: Any) -> float:
@@ -185,7 +181,7 @@ def by_hand(
             full = np.average([deltas[row] for row in finished], axis=0, weights=p[finished])
         if reading == "fitted":
             norms, ways, more = np.linalg.norm(deltas, axis=1), np.array(lengths), np.array(rests)
-            factors = fit.factors(norms, ways, 1 + more / ways, np.array(losses), [each < EPOCHS for each in done])
+            factors = fit.factors(norms, ways, 1 + more / ways, np.array(losses), np.array(done) < EPOCHS)
             completed = [factor * delta for factor, delta in zip(factors, deltas, strict=True)]
         else:
             completed = [

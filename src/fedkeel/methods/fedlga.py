@@ -101,9 +101,9 @@ class GradientApproximation(UniformAverage):
         noted: dict[str, Tensor] = {}
         if self.reading == "fitted":
             bends, stretch = bend(square, length, _losses(updates)), _whole_length(updates, asked) / length
-            record = recorded(no_record(square) if record is None else record, square, bends, stretch, late)
+            record = recorded(no_record(square) if record is None else record, square, bends, length, stretch, late)
             noted = {RECORD: record, "kappa": kappa(record)}
-            factors = torch.where(late, growth(noted["kappa"] * bends, stretch), torch.ones_like(square))
+            factors = torch.where(late, growth(noted["kappa"] * bends, length, stretch), torch.ones_like(square))
         else:
             along = (delta @ self._mean_full(delta, shares, done, asked)).double()
             way = (asked - done, done)

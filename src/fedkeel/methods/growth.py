@@ -3,8 +3,9 @@
 Let gradients be in proportion to the loss, |g| = k L, on a straight path on which L falls by |g|^2 ds. Then an update
 after a path S is ln(1 + x) / k long with x = k^2 L_0 S, and ln(1 + x) = |Delta|^2 / (S Lbar), Lbar being the mean loss
 on the way. So an update, its path and its loss tell how it would have gone on. Of cross-entropy, |g| is rather like
-1 - e^-L, which hardly depends on the loss near chance: e^Lbar - 1 stands for Lbar, the same where that is small. One
-factor kappa on the exponent is left. It is fitted: completed updates shall be as long as finished ones, on average.
+1 - e^-L, which hardly depends on the loss near chance: e^Lbar - 1 stands for Lbar, the same where that is small.
+Devices differ less than this says of them, so x / S is halfway (of logarithms) between a device's own and the round's
+median. One factor kappa on the exponent is left. It is fitted: completed updates shall be as long as finished ones.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ def bend(square: Tensor, length: Tensor, loss: Tensor) -> Tensor:
     return (square / (length * torch.expm1(loss))).nan_to_num(0.0)
 
 
-def growth(bend: Tensor, stretch: Tensor) -> Tensor:
-    """ln(1 + x stretch) / ln(1 + x), what an update is multiplied by if its path becomes `stretch` times as long."""
-    bend = bend.clamp(FLATTEST, STEEPEST)
-    return torch.log1p(torch.expm1(bend) * stretch) / bend
+def growth(bends: Tensor, length: Tensor, stretch: Tensor) -> Tensor:
+    """ln(1 + x stretch) / ln(1 + x), what updates [..., m] of a round are multiplied by if paths become longer."""
+    rates = bends.clamp(FLATTEST, STEEPEST).expm1().div(length).log()
+    x = length * ((rates + rates.quantile(0.5, dim=-1, keepdim=True)) / 2).exp()
+    return torch.log1p(x * stretch) / torch.log1p(x)
 
 
 def no_record(like: Tensor) -> Tensor:
@@ -41,7 +43,7 @@ def no_record(like: Tensor) -> Tensor:
     return torch.zeros(len(LOG_KAPPAS) + NUMBERS, dtype=torch.float64, device=like.device)
 
 
-def recorded(record: Tensor, square: Tensor, bends: Tensor, stretch: Tensor, late: Tensor) -> Tensor:
+def recorded(record: Tensor, square: Tensor, bends: Tensor, length: Tensor, stretch: Tensor, late: Tensor) -> Tensor:
     """[G + 3], a record with one more round of updates [m], of which some are late.
 
     For each kappa, by how much the late ones would be longer than finished ones, as a sum of logarithms; how many they
@@ -53,7 +55,7 @@ def recorded(record: Tensor, square: Tensor, bends: Tensor, stretch: Tensor, lat
     if not len(finished) or not bool(late.any()):
         return record
     kappas, middle = LOG_KAPPAS.exp().to(record), finished.mean()
-    gaps = growth(kappas[:, None] * bends[late], stretch[late]).log() + logs[late] - middle
+    gaps = growth(kappas[:, None] * bends, length, stretch)[:, late].log() + logs[late] - middle
     squares = float((finished - middle).square().sum())
     numbers = record.new_tensor([int(late.sum()), squares, len(finished) - 1])
     return PAST * record + torch.cat([gaps.sum(1), numbers])
