@@ -14,6 +14,7 @@
 - `methods`: settings by which every method fits a small federation
 - `mutations`: experiments turned into ones that nobody would write
 - `native`: the native library, or the reason to skip a test; scripts as modules; compilers that only pretend
+- `numbered`: data whose samples are told apart by number, and who sees which of them
 - `oracles`: the gradient oracle of one client
 - `processes`: processes forked from this one, which has loaded everything
 - `promise`: what the loader promises, whatever it is given

@@ -11,28 +11,10 @@ from hypothesis import strategies as st
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.batches import Batches
 from fedkeel.local.settings import LocalSettings
+from tests.helpers.numbered import numbered, walk
 
 JOBS = st.lists(st.tuples(st.integers(1, 17), st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=5)
 """(Samples, epochs, round) of each client of a stack."""
-
-
-def numbered(sizes: list[int]) -> FederatedData:
-    """Sample number n is the vector [n]."""
-    x = np.arange(sum(sizes), dtype=np.float32)[:, None]
-    parts = np.split(x, np.cumsum(sizes)[:-1])
-    return FederatedData.from_clients([(p, np.zeros(len(p), int)) for p in parts], test=(x[:1], [0]))
-
-
-def walk(batches: Batches) -> list[list[tuple[int, list[float]]]]:
-    """For each client the (epoch, samples) of its mini-batches."""
-    seen: list[list[tuple[int, list[float]]]] = [[] for _ in batches.steps]
-    for batch in batches:
-        for row, size in enumerate(batch.sizes):
-            epoch = batch.epochs if isinstance(batch.epochs, int) else int(batch.epochs[row])
-            seen[row].append((epoch, batch.x[row, :size, 0].tolist()))
-            assert len(set(batch.x[row].flatten().tolist())) <= size + 1, "filled up with one sample of its own"
-            assert batch.weights[row].tolist() == pytest.approx([1 / size] * size + [0.0] * (batch.y.shape[1] - size))
-    return seen
 
 
 @pytest.mark.slow

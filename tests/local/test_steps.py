@@ -14,7 +14,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.local.batches import Batch, Batches
 from fedkeel.local.settings import LocalSettings
 from fedkeel.local.work import epochs_in, seen, steps, units_an_epoch, whole_jobs
-from tests.local.test_batches import numbered, walk
+from tests.helpers.numbered import numbered, walk
 
 SEED = 7
 CASES = st.lists(st.tuples(st.integers(1, 17), st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5)
