@@ -123,6 +123,11 @@ CASES: dict[str, dict[str, Any]] = {
     "a buffer that is flushed": {"algorithm": {"name": "fedbuff", "buffer_size": 4, "rest": "flush"}},
     "seldom tested": {"algorithm": "scaffold", "evaluate_every": 3},
     "drawn in proportion": {"algorithm": "fedlga", "sampling": "scheme1", "fleet": {"rho": 0.5}},
+    "a look ahead": {
+        "algorithm": {"name": "fedlga", "client": "moon", "diagnose": True},
+        "local": {"epochs": 4},
+        "fleet": {"rho": 0.5},
+    },
     "own models tested": {"algorithm": "fedavg", "evaluate_local": True, "evaluate_clients": True},
     "fine-tuned": {"algorithm": "fedbabu", "finetune": {"epochs": 2}, "local": {"lr_decay": 0.5, "epochs": 2}},
     "no global model": {"algorithm": "fedgh", "evaluate_every": 2},

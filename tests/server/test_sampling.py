@@ -81,7 +81,8 @@ def test_other_methods_count_draws_too(name: str) -> None:
 
 def test_fedlga_by_hand_with_stragglers_drawn_twice() -> None:
     """Its mean over those who finished, and that over all, count them as often as they were drawn."""
-    result, (end,) = federation.train("fedlga", rounds=1, fleet={"rho": 0.6}, local={"epochs": 4}, seed=14, **SCHEME)
+    rule = {"name": "fedlga", "reading": "practical"}
+    result, (end,) = federation.train(rule, rounds=1, fleet={"rho": 0.6}, local={"epochs": 4}, seed=14, **SCHEME)
     done = dict(zip(end.arrivals.columns["client"], end.arrivals.columns["epochs"], strict=True))
     draws = drawn(1, seed=14)
     late = [client for client in draws if done[client] < 4]

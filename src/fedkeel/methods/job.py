@@ -145,6 +145,11 @@ class Updates:
     """[m, 1], as `Job.slot`, where clients may get fresh models."""
     fresh: Fresh[Tensor] | None = None
     """As `Job.fresh`."""
+    loss: Tensor | None = None
+    """[m, 1], float64, each client's mean loss while it trained."""
+    completed: Tensor | None = None
+    """[m, D], the weights that each would have sent after all that it was asked for; only a simulated world knows them,
+    and only where the rule looks at them (`ServerRule.looks_ahead`)."""
 
     @property
     def delta(self) -> Tensor:

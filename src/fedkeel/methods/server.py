@@ -154,6 +154,15 @@ class ServerRule(Section):
         """As `ClientRule.needs_sgd`: it takes `Updates.delta` over `Updates.length` for a gradient, say."""
         return None
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `aggregate` is to be told what late clients would have sent (`Updates.completed`).
+
+        A simulated world trains them once more for it; real machines cannot. It is for diagnosis: what becomes of the
+        model must not depend on it.
+        """
+        return False
+
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """The state before the first round; `samples` [N] is the size of every client's data."""
         return ServerState(w)

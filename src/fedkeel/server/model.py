@@ -144,8 +144,9 @@ class GlobalModel(Stateful):
         orders, device = landed.orders, trained.w.device
         fresh = None if orders.all_have("fresh", None) else stacked_fresh(orders, device)
         start = stacked(orders.start, device)
+        completed = trained.completed
         return Updates(
-            w=trained.w if self._sent is None else torch.where(self._sent, trained.w, start),
+            w=self._travelled(trained.w, start),
             start=start,
             samples=torch.from_numpy(self._samples[orders.client][:, None]).to(device),
             epochs=torch.from_numpy(orders.epochs[:, None].copy()),
@@ -160,4 +161,10 @@ class GlobalModel(Stateful):
             pull=self.client_rule.pull,
             slot=torch.from_numpy(orders.slot[:, None].copy()) if fresh is not None else None,
             fresh=fresh,
+            loss=trained.loss[:, None].to(device),
+            completed=None if completed is None else self._travelled(completed, start),
         )
+
+    def _travelled(self, w: Tensor, start: Tensor) -> Tensor:
+        """[m, D], weights as they come back: those that do not travel are as they were sent."""
+        return w if self._sent is None else torch.where(self._sent, w, start)

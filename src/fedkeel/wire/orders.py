@@ -150,6 +150,11 @@ class Trained:
         return self.columns["loss"]
 
     @property
+    def completed(self) -> Tensor | None:
+        """[m, D], `Updates.completed`, where that was asked for."""
+        return self.columns.get("completed")
+
+    @property
     def finite(self) -> Tensor:
         """[m], whether weights and loss are finite."""
         return self.columns["finite"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedkeel import streams
 from fedkeel.errors import FedkeelError
@@ -60,6 +61,8 @@ class Simulated(Stateful):
         self._answer_bytes: NDArray[np.int64] | int = 0
         """Of the surveys before the next jobs."""
         self._asked = 0
+        self._whole: tuple[int, Tensor] | None = None
+        """Epochs and learning rates that the last jobs were asked for, where the server looks ahead."""
         self._fitted: dict[str, Any] = {}
         """Columns of orders that were asked before their jobs are sent."""
         self._commands: dict[type, Callable[[Any], list[ev.Event]]] = {
@@ -151,6 +154,8 @@ class Simulated(Stateful):
         jobs = self._departure(command, self._choose_slots(self._fit(command.orders)))
         self._surveys = self._asked = 0
         self._answer_bytes, self._fitted = 0, {}
+        if self._core.model.rule.looks_ahead and not self._core.pace.at_once:
+            self._whole = command.orders.epochs.item(0), command.orders.lr[0]
         if self._core.pace.at_once:
             for flight in jobs.flights():
                 self.flights.launch(flight)
@@ -266,6 +271,8 @@ class Simulated(Stateful):
     def _collect(self, command: ev.Collect) -> list[ev.Event]:
         orders = command.orders
         trained = self.desk.train(orders) if command.again else self.desk.collect(orders, self._core.ahead)
+        if self._whole is not None:
+            trained = self.desk.look_ahead(orders, trained, *self._whole)
         return [ev.Delivered(self.now, trained)]
 
     def _lose(self, flight: Flight, why: str) -> ev.Lost:

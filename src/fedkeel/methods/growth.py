@@ -1,0 +1,69 @@
+"""How updates grow with the work behind them: in proportion at first, later like a logarithm.
+
+Let gradients be in proportion to the loss, |g| = k L, on a straight path on which L falls by |g|^2 ds. Then an update
+after a path S is ln(1 + x) / k long with x = k^2 L_0 S, and ln(1 + x) = |Delta|^2 / (S Lbar), Lbar being the mean loss
+on the way. So an update, its path and its loss tell how it would have gone on. Of cross-entropy, |g| is rather like
+1 - e^-L, which hardly depends on the loss near chance: e^Lbar - 1 stands for Lbar, the same where that is small.
+Devices differ less than this says of them, so x / S is halfway (of logarithms) between a device's own and the round's
+median. One factor kappa on the exponent is left. It is fitted: completed updates shall be as long as finished ones.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+STEEPEST, FLATTEST = 50.0, 1e-9
+"""Bounds of ln(1 + x): nothing grows any more, or all grow in proportion."""
+LOG_KAPPAS = torch.linspace(-2, 2, 81, dtype=torch.float64)
+PRIOR = 0.7
+"""Standard deviation of ln kappa before anything is known."""
+SPREAD = 0.1
+"""Of the logarithms of finished updates' norms in a round, as if two had been seen."""
+PAST = 0.9
+"""The share of what is known that a round leaves."""
+NUMBERS = 3
+"""Of a record, beside the gaps."""
+
+
+def bend(square: Tensor, length: Tensor, loss: Tensor) -> Tensor:
+    """ln(1 + x) for kappa = 1, given |Delta|^2, the path S and the mean loss on it."""
+    return (square / (length * torch.expm1(loss))).nan_to_num(0.0)
+
+
+def growth(bends: Tensor, length: Tensor, stretch: Tensor) -> Tensor:
+    """ln(1 + x stretch) / ln(1 + x), what updates [..., m] of a round are multiplied by if paths become longer."""
+    rates = bends.clamp(FLATTEST, STEEPEST).expm1().div(length).log()
+    x = length * ((rates + rates.quantile(0.5, dim=-1, keepdim=True)) / 2).exp()
+    return torch.log1p(x * stretch) / torch.log1p(x)
+
+
+def no_record(like: Tensor) -> Tensor:
+    """[G + 3], what is known before the first round."""
+    return torch.zeros(len(LOG_KAPPAS) + NUMBERS, dtype=torch.float64, device=like.device)
+
+
+def recorded(record: Tensor, square: Tensor, bends: Tensor, length: Tensor, stretch: Tensor, late: Tensor) -> Tensor:
+    """[G + 3], a record with one more round of updates [m], of which some are late.
+
+    For each kappa, by how much the late ones would be longer than finished ones, as a sum of logarithms; how many they
+    are; the sum of squares of finished ones around their mean, and its degrees of freedom. Rounds without either say
+    nothing.
+    """
+    logs = square.log() / 2
+    finished, late = logs[~late & logs.isfinite()], late & logs.isfinite()
+    if not len(finished) or not bool(late.any()):
+        return record
+    kappas, middle = LOG_KAPPAS.exp().to(record), finished.mean()
+    gaps = growth(kappas[:, None] * bends, length, stretch)[:, late].log() + logs[late] - middle
+    squares = float((finished - middle).square().sum())
+    numbers = record.new_tensor([int(late.sum()), squares, len(finished) - 1])
+    return PAST * record + torch.cat([gaps.sum(1), numbers])
+
+
+def kappa(record: Tensor) -> Tensor:
+    """The likeliest: it closes the mean gap, as far as that is beyond chance and kappa not beyond belief."""
+    gaps, (late, squares, freedom), logs = record[:-NUMBERS], record[-NUMBERS:], LOG_KAPPAS.to(record)
+    variance = 2 * (squares + 2 * SPREAD**2) / (freedom + 2)
+    cost = gaps.square() / (late.clamp(min=1) * variance) + (logs / PRIOR).square()
+    return logs[cost.argmin()].exp()
