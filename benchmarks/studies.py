@@ -31,6 +31,8 @@ HERE = Path(__file__).parent
 STUDIES, RESULTS, PAGES = HERE.parent / "experiments" / "studies", HERE / "results", HERE.parent / "docs" / "algorithms"
 BOUNDS = ("gradient_bound", "smoothness")
 """What a method may say of its last round."""
+ERRORS = ("error_completed", "error_untouched", "error_best_factor")
+"""What a method may say of every round: the mean is told."""
 Row = Mapping[str, Any]
 """A run as it is stored."""
 
@@ -100,8 +102,16 @@ def row(run: Outcome) -> Row:
         **{key: run.position[key] for key in ("round", "virtual_seconds", "updates", "bytes_up", "bytes_down")},
         "rates": rates(run),
         **({"local_accuracy": {key: float(np.mean([each[key] for each in own])) for key in own[0]}} if own else {}),
-        "report": {key: run.report[key] for key in BOUNDS if key in run.report},
+        "report": {key: run.report[key] for key in BOUNDS if key in run.report} | errors(run),
     }
+
+
+def errors(run: Outcome) -> dict[str, float]:
+    """Means over the rounds that count and that tell."""
+    assert run.record is not None
+    told = [each for each in run.record.rounds() if each["round"] <= run.position["round"]]
+    found = {key: [each[key] for each in told if key in each] for key in ERRORS}
+    return {key: float(np.mean(values)) for key, values in found.items() if values}
 
 
 def to_target(run: Outcome) -> dict[str, float | None]:
@@ -183,7 +193,9 @@ def cells(study: StudyFile, runs: Sequence[Row], base: Sequence[Row]) -> dict[st
         own = [cell([run["local_accuracy"][key] for run in runs]) for key in ("mean", "std")]
         line["participants' own models: mean, std"] = ", ".join(own)
     for name in runs[0]["report"]:
-        line[name] = cell([run["report"][name] for run in runs], factor=1, digits=1)
+        line[name.replace("_", " ")] = cell(
+            [run["report"][name] for run in runs], factor=1, digits=3 if name in ERRORS else 1
+        )
     return line
 
 

@@ -118,7 +118,7 @@ def test_a_comparison_becomes_the_table_of_a_page(place: Path) -> None:
     assert (place / "page.md").read_text() == f"before\n<!-- study tiny -->\n\n{text}\n<!-- end of tiny -->\nafter\n"
     assert studies.stored("tiny") == text
     assert text.count("| plain |") == text.count("| wild | stopped: seed 0: training diverged") == 2
-    assert "| gradient_bound | smoothness |" in text.splitlines()[2]
+    assert "| gradient bound | smoothness |" in text.splitlines()[2]
 
     plain, slow = ([accuracies(place, variant, seed) for seed in (0, 1)] for variant in ("plain", "slow"))
     gaps = [100 * (ours[1] - theirs[1]) for ours, theirs in zip(slow, plain, strict=True)]
@@ -286,3 +286,13 @@ def test_only_what_lies_before_the_point_of_comparison_counts(tmp_path: Path) ->
     found = studies.row(outcome(tmp_path, 4, 0.8))
     assert [found[key] for key in keys] == [8, 60.0, 24, 88]
     assert found["rates"] == pytest.approx((0.2, 0.2 / 8))
+
+
+def test_errors_are_means_over_the_rounds_that_count_and_that_tell(tmp_path: Path) -> None:
+    told = [{"round": n, "error_completed": 0.1 * n} if n != 2 else {"round": n} for n in range(1, 9)]
+    (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    found = studies.row(outcome(tmp_path, 2, 0.7))  # up to round 4
+    assert found["report"] == {"error_completed": pytest.approx((0.1 + 0.3 + 0.4) / 3)}
+    text = studies.table(StudyFile(target=0.7), [found])
+    assert "| error completed |" in text
+    assert "| 0.267 |" in text
