@@ -148,6 +148,7 @@ def updates(simulation: Simulation, orders: list[Order], trained: Trained) -> Up
         asked=max(WORK),
         momentum=simulation.experiment.local.momentum,
         pull=simulation.core.model.client_rule.pull,
+        loss=trained.loss[:, None],
     )
 
 
