@@ -70,7 +70,6 @@ def _counts(found: Mapping[str, Mapping[str, Evidence]]) -> str:
     lines = [_row(["paper", "results", *VERDICTS]), "|---|" + "--:|" * (1 + len(VERDICTS))]
     for name, items in found.items():
         each = [made.word for made in items.values()]
-        each += ["not run" for paper in catalogue.papers() if paper.name == name for i in paper.items if _missing(i)]
         lines.append(_row([f"[{name}](#{name})", str(len(each)), *(str(each.count(word)) for word in VERDICTS)]))
     return "\n".join(lines)
 
@@ -92,8 +91,7 @@ def _paper(paper: Paper, found: Mapping[str, Evidence], said: verdicts.OfPaper, 
 
 def _summary(item: Item, made: Evidence | None) -> str:
     if made is None:
-        why = f"not run: {item.entry.missing}" if _missing(item) else f"{NOT_A_RESULT}: {item.entry.why}"
-        return _row([item.title, item.entry.caption, "", why])
+        return _row([item.title, item.entry.caption, "", f"{NOT_A_RESULT}: {item.entry.why}"])
     link = f"[{item.title}](#{_anchor(item)})"
     return _row([link, item.entry.caption, _run(made), f"**{made.word}**" if made.found else made.word])
 
@@ -275,10 +273,6 @@ def _named(rows: Sequence[str]) -> str:
         first, _, rest = row.partition(", ")
         found.setdefault(first, []).append(rest)
     return "; ".join(first + (f" ({'; '.join(rest)})" if any(rest) else "") for first, rest in found.items())
-
-
-def _missing(item: Item) -> bool:
-    return bool(item.entry.missing)
 
 
 def _link(study: str) -> str:

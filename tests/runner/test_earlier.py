@@ -312,6 +312,22 @@ def test_a_run_that_learnt_something_else_is_refused(tmp_path: Path, earlier: An
 
 
 @pytest.mark.parametrize(
+    ("local", "why"),
+    [
+        ({"epochs": None, "steps": 3}, r"counted otherwise \(local.epochs and local.batch_size=4\)"),
+        ({"batch_size": 3}, r"counted otherwise \(local.epochs and local.batch_size=4\)"),
+    ],
+    ids=["steps", "batch size"],
+)
+def test_a_run_whose_work_is_counted_otherwise_is_refused(tmp_path: Path, local: dict[str, Any], why: str) -> None:
+    ran(tmp_path / "earlier")
+    now = described({"name": "fedagg", "earlier_run": str(tmp_path / "earlier")}, 3)
+    other = now.replace(local={**now.local.model_dump(), **local})
+    with pytest.raises(InputError, match=why):
+        run(other, data=federation.data(), model=federation.net(), out=tmp_path / "now")
+
+
+@pytest.mark.parametrize(
     ("settings", "why"),
     [
         ({"name": "fedagg", "reading": "literal"}, "with reading literal; accepted: reading practical"),

@@ -240,11 +240,12 @@ def test_every_method_runs_on_native_kernels(name: str) -> None:
     torch.testing.assert_close(weights(native), weights(serial), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("steps", [1, 6])
 @pytest.mark.parametrize("name", ["fedavg", "fedagg", "asofed"])
-def test_fast_ways_are_tried_in_mini_batches(name: str) -> None:
-    """The trial accepts what is right, in as many steps as an epoch would have."""
+def test_fast_ways_are_tried_in_mini_batches(name: str, steps: int) -> None:
+    """The trial accepts what is right, in as many steps as an epoch would have, or fewer."""
     data, net = federation.data(), federation.net(4)
-    described = Experiment(algorithm=name, local={"steps": 6, "batch_size": 4}, clients=N, per_round=N)
+    described = Experiment(algorithm=name, local={"steps": steps, "batch_size": 4}, clients=N, per_round=N)
     shop = Workshop(net, data, described.algorithm.rules()[0], described.local, SEED)
     orders = first_orders(described, data, FlatModel(net), shop.executor(ExecutorSettings(kind="serial")))
     for way in (WAYS["stack"], NATIVE):

@@ -192,7 +192,7 @@ def fleet(devices: Fleet, costs: JobCosts, nbytes: int, figure: Path) -> None:
     console.print(table)
     console.print(
         f"slowest to fastest: {devices.seconds.max() / devices.seconds.min():.4g} for equal "
-        f"{'epochs' if devices.fixed else 'work'}, "
+        f"{'shares of a job' if devices.fixed else 'work'}, "
         f"{costs.job.max() / costs.job.min():.4g} for jobs"
     )
     free = [

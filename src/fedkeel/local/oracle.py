@@ -26,6 +26,16 @@ ORDERED = 1 << 23
 """Samples whose order is drawn at once, for jobs that are trained in one go."""
 
 
+def whole_jobs(gradient: Gradient, batches: Batches, local: LocalSettings) -> bool:
+    """Whether the steps of a job may be made in one go: only those of SGD can be."""
+    return gradient.trains_whole_jobs and batches.as_they_lie is not None and local.optimizer == "sgd"
+
+
+def whole_epochs(gradient: Gradient, batches: Batches, local: LocalSettings) -> bool:
+    """Whether those of an epoch may be; where mini-batches are counted, it has no others than its first."""
+    return whole_jobs(gradient, batches, local) and not batches.by_step
+
+
 class BatchOracle:
     """The current mini-batches, the losses seen so far, and what becomes of a raw gradient."""
 
@@ -158,9 +168,7 @@ class BatchOracle:
 
     @property
     def _whole(self) -> bool:
-        """Whether many steps are made in one go: only those of SGD can be."""
-        whole = self._gradient.trains_whole_jobs and self._batches.as_they_lie is not None
-        return whole and self._local.optimizer == "sgd"
+        return whole_jobs(self._gradient, self._batches, self._local)
 
     @property
     def train(self) -> Callable[[Job, int | None, Tensor | None], tuple[Tensor, Job]] | None:
@@ -231,7 +239,7 @@ class BatchOracle:
         Clients then walk through their epochs together; what they learn is the same. They must come in descending order
         of epochs. Where mini-batches are counted, there are no others.
         """
-        whole = self._whole and not self._batches.by_step
+        whole = whole_epochs(self._gradient, self._batches, self._local)
         return (self._first_steps(limit), self._finish_epoch) if whole else None
 
     def _first_steps(self, limit: int | None) -> Iterator[Step]:

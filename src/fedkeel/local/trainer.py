@@ -17,7 +17,7 @@ from fedkeel.local.batches import Batches
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.loop import Outcome, train, walks_by_epoch
 from fedkeel.local.optimizer import Adam
-from fedkeel.local.oracle import BatchOracle
+from fedkeel.local.oracle import BatchOracle, whole_epochs
 from fedkeel.local.settings import LocalSettings
 from fedkeel.local.work import steps
 from fedkeel.methods.client import ClientRule
@@ -103,8 +103,7 @@ class Trainer:
 
     def _by_epoch(self, rule: ClientRule, orders: Orders, batches: Batches) -> bool:
         """Whether the clients will walk through their epochs together: who begins the fewest must come last."""
-        whole = self.gradient.trains_whole_jobs and batches.as_they_lie is not None and not batches.by_step
-        whole = whole and self.local.optimizer == "sgd"
+        whole = whole_epochs(self.gradient, batches, self.local)
         return whole and walks_by_epoch(rule, self.local.momentum) and orders.all_have("fresh", None)
 
     def _batches(self, orders: Orders) -> Batches:

@@ -39,7 +39,7 @@ def completion_factor(
 
     Literal: 1 + (<Delta, Dbar> - |Delta|^2) / S^2, as Algorithm 2 with g = -Delta / S comes to. Practical: the same
     with the added part's size, at most missing / done. Own path: s further along -g, the gradient is g - s g g^T g;
-    from 0 to T = S missing / done, that adds up to -g (T - T^2 |g|^2 / 2), which never turns back.
+    from 0 to T = S missing / done, that adds up to -g (T - T^2 |g|^2 / 2), or to nothing where it would lead back.
     """
     stretch = missing / done
     if reading == "own-path":
@@ -78,7 +78,7 @@ class GradientApproximation(UniformAverage):
     """Whether the simulator trains what stragglers missed, and Eq. 3's error is reported; the run stays the same."""
 
     @property
-    def reports(self) -> tuple[str, ...]:  # type: ignore[override]
+    def reports(self) -> tuple[str, ...]:
         """E_i, and what the law of growth needs."""
         return ("epochs", "loss") if self.reading == "fitted" else ("epochs",)
 
@@ -99,7 +99,7 @@ class GradientApproximation(UniformAverage):
         kept = {} if record is None else {RECORD: record}
         if not bool(late.any()):
             after, shares = super().aggregate(state, updates)
-            return replace(after, memory=kept | _noted(torch.ones_like(done), done, asked)), shares
+            return replace(after, memory=kept | self._noted(torch.ones_like(done), done, asked)), shares
         delta, shares = updates.delta, updates.shares(self.weighting)
         square, length = delta.square().sum(1).double(), updates.length[:, 0].double()
         noted: dict[str, Tensor] = {}
@@ -114,11 +114,12 @@ class GradientApproximation(UniformAverage):
             if self.reading == "own-path":  # with momentum, more than epochs say
                 way = (_whole_length(updates, asked) - length, length)
             factors = completion_factor(along, square, length, *way, self.reading)
+        factors = torch.where(length > 0, factors, torch.ones_like(factors))  # at a rate of 0, nobody moves
         if self.reading == "literal":
             _refuse_runaway(factors)
         weights = shares * factors.to(shares)
         w = state.w + self.server_lr * (weights @ delta)
-        noted |= _noted(factors, done, asked)
+        noted |= self._noted(factors, done, asked)
         if updates.completed is not None:
             noted |= completion_errors(delta[late], (updates.completed - updates.start)[late], factors[late])
         return replace(state, w=w, memory=noted), weights
@@ -129,6 +130,14 @@ class GradientApproximation(UniformAverage):
         if not bool(finished.any()):
             return (shares * (asked / done).to(shares)) @ delta
         return finished / finished.sum() @ delta
+
+    def _noted(self, factors: Tensor, done: Tensor, asked: int) -> dict[str, Tensor]:
+        late = done < asked
+        mean = factors[late].mean() if bool(late.any()) else torch.ones((), dtype=factors.dtype)
+        noted = {"stragglers": late.sum(), "mean_factor": mean}
+        if self.reading == "practical":
+            noted["capped"] = (late & torch.isclose(factors, asked / done)).sum()
+        return noted
 
     def report(self, state: ServerState) -> dict[str, Tensor]:
         """How many ran out of time, what their updates were multiplied by, and how far from the truth that was."""
@@ -147,13 +156,6 @@ def _whole_length(updates: Updates, asked: int) -> Tensor:
     rates = updates.lr.gather(1, torch.arange(asked).minimum(epochs - 1).to(updates.lr.device))
     whole = torch.full_like(epochs, asked)
     return path_length(rates, whole, steps // epochs.to(steps) * asked, updates.momentum, updates.pull)[:, 0].double()
-
-
-def _noted(factors: Tensor, done: Tensor, asked: int) -> dict[str, Tensor]:
-    late = done < asked
-    mean = factors[late].mean() if bool(late.any()) else torch.ones((), dtype=factors.dtype)
-    capped = late & torch.isclose(factors, asked / done)
-    return {"stragglers": late.sum(), "mean_factor": mean, "capped": capped.sum()}
 
 
 def _refuse_runaway(factors: Tensor) -> None:

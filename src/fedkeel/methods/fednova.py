@@ -24,7 +24,10 @@ class NormalisedAverage(ServerRule):
     Goes with any client rule that stands alone; the authors' proximal variant is `client: fedprox` with mu = .005.
     """
 
-    reports = ("length", "steps")  # a_i and K_i
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """a_i and K_i."""
+        return ("length", "steps")
 
     server_lr: PositiveFloat = 1.0
     server_momentum: Decay = 0.0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 STEEPEST, FLATTEST = 50.0, 1e-9
 """Bounds of ln(1 + x): nothing grows any more, or all grow in proportion."""
-LOG_KAPPAS = torch.linspace(-2, 2, 81, dtype=torch.float64)
+LOG_KAPPAS = torch.arange(-40, 41, dtype=torch.float64) / 20
 PRIOR = 0.7
 """Standard deviation of ln kappa before anything is known."""
 SPREAD = 0.1

@@ -146,8 +146,11 @@ class ServerRule(Section):
     """How it works; whoever receives updates at once can do so at any pace but a barrier."""
     pair: ClassVar[str | None] = None
     """As `ClientRule.pair`."""
-    reports: ClassVar[tuple[str, ...]] = ()
-    """Numbers of its own that each client must report beside weights and messages, in the weights' type."""
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """Numbers of its own that each client must report beside weights and messages, in the weights' type."""
+        return ()
 
     @property
     def needs_sgd(self) -> str | None:

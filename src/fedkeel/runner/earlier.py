@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -11,6 +13,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.config.files import reason
 from fedkeel.config.section import make
 from fedkeel.errors import InputError, MishapError, label
+from fedkeel.local.settings import LocalSettings
 from fedkeel.methods.server import Inheriting, ServerState
 from fedkeel.methods.types import Message
 from fedkeel.params import Layout
@@ -41,7 +44,7 @@ def remembered(experiment: Experiment, layout: Layout) -> Message | None:
     if not isinstance(rule, Inheriting) or rule.earlier_run is None:
         return None
     try:
-        return _memory(Path(rule.earlier_run), rule, layout)
+        return _memory(Path(rule.earlier_run), rule, layout, experiment.local)
     except _UnfitError as error:
         raise InputError(
             f"algorithm.earlier_run: {label(rule.earlier_run)} is not accepted, {error}; accepted: the folder of a "
@@ -49,8 +52,8 @@ def remembered(experiment: Experiment, layout: Layout) -> Message | None:
         ) from None
 
 
-def _memory(folder: Path, rule: Inheriting, layout: Layout) -> Message:
-    _check_run(folder, rule)
+def _memory(folder: Path, rule: Inheriting, layout: Layout, local: LocalSettings) -> Message:
+    _check_run(folder, rule, local)
     _check_model(folder, layout)
     state = _last_state(folder)
     if len(state.w) != layout.size:
@@ -60,8 +63,8 @@ def _memory(folder: Path, rule: Inheriting, layout: Layout) -> Message:
     return {name: state.memory[name] for name in rule.inherits}
 
 
-def _check_run(folder: Path, rule: Inheriting) -> None:
-    """Refuse what is no finished run of the same server rule."""
+def _check_run(folder: Path, rule: Inheriting, local: LocalSettings) -> None:
+    """Refuse what is no finished run of the same server rule, with work that is counted alike."""
     try:
         if not folder.is_dir():
             raise _UnfitError("there is no such folder")
@@ -69,14 +72,23 @@ def _check_run(folder: Path, rule: Inheriting) -> None:
             raise _UnfitError("it holds no run")
         if not complete(folder):
             raise _UnfitError("its run is not finished")
-        told = RunRecord.begun(folder).experiment.get("algorithm")
-        other = make(AlgorithmSettings, told if isinstance(told, dict) else {}, "algorithm")
+        told = RunRecord.begun(folder).experiment
+        other = make(AlgorithmSettings, _section(told, "algorithm"), "algorithm")
+        work = make(LocalSettings, _section(told, "local"), "local")
     except OSError as error:
         raise _UnfitError(f"it cannot be read ({reason(error)})") from None
     except InputError as error:
         raise _UnfitError(f"it cannot be understood ({error})") from None
     if type(other.rules()[1]) is not type(rule):
         raise _UnfitError(f"its run is of {other.label}")
+    if (work.by_step, work.batch_size) != (local.by_step, local.batch_size):
+        counted = f"{'local.steps' if work.by_step else 'local.epochs'} and local.batch_size={work.batch_size}"
+        raise _UnfitError(f"its work is counted otherwise ({counted})")
+
+
+def _section(told: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = told.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _check_model(folder: Path, layout: Layout) -> None:

@@ -55,7 +55,7 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
     )
     trial = replace(workshop, data=dealt, local=local, wire=Chain())
     rate = _RATES[local.optimizer]
-    units = (dealt.sizes // largest).clip(1) if local.by_step else np.ones_like(dealt.sizes)  # an epoch of each
+    units = (dealt.sizes // largest).clip(1, local.units) if local.by_step else np.ones_like(dealt.sizes)  # an epoch
     trials = [
         replace(orders[0], client=client, epochs=count, lr=orders[0].lr.new_full((count,), rate))
         for client, count in enumerate(units.tolist())

@@ -118,28 +118,21 @@ def _small(settings: Settings) -> tuple[dict[str, Any], int]:
 
 def _tiny(settings: Settings, keep: Sequence[str]) -> dict[str, Any]:
     tiny = scales().tiny
-    unit, asked = _work(settings)
-    count = asked if unit in keep else min(tiny.epochs, asked)
+    epochs = settings["local.epochs"] if "local.epochs" in keep else min(tiny.epochs, settings["local.epochs"])
     clients = _clients(settings)
     changed = {
         **settings,
         **clients,
         "rounds": min(tiny.rounds, settings["rounds"]),
         "evaluate_every": tiny.rounds,
-        unit: count,
+        "local.epochs": epochs,
         "dataset.train_limit": clients["clients"] * _samples(settings),
         "dataset.test_limit": tiny.test,
         "executor": _EXECUTOR,
     }
     if "fleet.tau_max" in settings:
-        changed["fleet.tau_max"] = min(settings["fleet.tau_max"], count - 1)
+        changed["fleet.tau_max"] = min(settings["fleet.tau_max"], epochs - 1)
     return {**changed, **{key: clients["per_round"] for key in _BUFFERS if key in settings}}
-
-
-def _work(settings: Settings) -> tuple[str, int]:
-    """(The setting that says how long a job is, its value)."""
-    unit = "local.epochs" if settings.get("local.steps") is None else "local.steps"
-    return unit, settings[unit]
 
 
 def _clients(settings: Settings) -> dict[str, int]:
@@ -159,8 +152,7 @@ def _samples(settings: Settings) -> int:
 
 def _told(before: Settings, after: Mapping[str, Any]) -> tuple[str, ...]:
     """The differences, in words."""
-    words = {"rounds": "rounds", "clients": "clients", "per_round": "clients a round"}
-    words |= {"local.epochs": "local epochs", "local.steps": "local steps"}
+    words = {"rounds": "rounds", "clients": "clients", "per_round": "clients a round", "local.epochs": "local epochs"}
     told = [f"{before[key]} -> {after[key]} {what}" for key, what in words.items() if before.get(key) != after.get(key)]
     sizes = ENTRIES[before["dataset.name"]].sizes
     for which, size in zip(("train", "test"), sizes, strict=True):
@@ -176,9 +168,6 @@ def _seconds(settings: Settings) -> float:
     train, test = (settings.get(f"dataset.{w}_limit") or size for w, size in zip(("train", "test"), sizes, strict=True))
     clients = settings["clients"]
     part = settings["per_round"] / clients if "per_round" in settings else settings.get("participation", 1.0)
-    unit, work = _work(settings)
-    if unit == "local.steps" and settings.get("local.batch_size") != "full":
-        train = min(train, clients * settings.get("local.batch_size", 32))
-    trained = settings["rounds"] * part * train * work
+    trained = settings["rounds"] * part * train * settings["local.epochs"]
     tested = ceil(settings["rounds"] / settings.get("evaluate_every", 1)) * test / 3
     return float((trained + tested) * _rule(settings).milliseconds / 1000)
