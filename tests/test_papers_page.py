@@ -198,7 +198,7 @@ def test_where_settings_differ_is_told_once_and_of_what_was_run() -> None:
     stored = {"fedagg-conference/table1": {"mnist+linear, iid": {"small": kept(0.9, methods=names)}}}
     found, _ = made("fedagg-conference", stored)
     _, words = results_page._settings(conference, found)
-    assert [each.partition(": ")[0] for each in words.splitlines()] == ["- fedadagrad", "- fedagg"]
+    assert [each.partition(": ")[0] for each in words.splitlines()] == ["- mnist+linear", "- fedadagrad", "- fedagg"]
     stored["fedagg-conference/table1"]["mnist+linear, noniid"] = {"small": kept(0.8, methods=names)}
     found, _ = made("fedagg-conference", stored)
     _, words = results_page._settings(conference, found)

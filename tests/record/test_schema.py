@@ -176,12 +176,11 @@ def test_a_file_that_cannot_be_read_is_told(old: Path) -> None:
 
 def test_checkpoints_of_a_later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("fedkeel.record.checkpoints.FORMAT", 3)
+        patch.setattr("fedkeel.record.checkpoints.FORMAT", FORMAT + 1)
         patch.setattr("fedkeel.__version__", "9.1")
         stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
     before = left(tmp_path / "a")
-    with pytest.raises(
-        InputError, match=r"by fedkeel 9.1 \(its format is 3, not 2\); accepted: that version of fedkeel$"
-    ):
+    told = rf"by fedkeel 9.1 \(its format is {FORMAT + 1}, not {FORMAT}\); accepted: that version of fedkeel$"
+    with pytest.raises(InputError, match=told):
         resume(tmp_path / "a", **given())
     assert left(tmp_path / "a") == before

@@ -143,7 +143,7 @@ def test_fedlga_completes_what_is_missing_of_mini_batches(way: str) -> None:
         drawn = streams.bits(streams.keys(SEED, "partial work", 1, client), 1)[0, 0]
         done[client] -= 1 + int(drawn) % tau_max
     fleet, local = {"rho": rho, "tau_max": tau_max}, {"steps": asked}
-    result, ends = trained(way, "fedlga", fleet=fleet, local=local)
+    result, ends = trained(way, {"name": "fedlga", "reading": "practical"}, fleet=fleet, local=local)
     assert [row.epochs for row in ends[0].arrivals] == [row.steps for row in ends[0].arrivals] == done.tolist()
     start = federation.start()
     deltas = np.array([by_hand(start, 1, client, done[client]) - start for client in range(N)])

@@ -90,7 +90,7 @@ def test_tiny_says_what_is_smaller_and_what_stands_in() -> None:
 def test_tiny_takes_real_samples_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "is_cached", lambda _: True)
     (cell, *_) = planned("fedagg-journal/table3", "tiny", ["linear"])[0].cells
-    assert cell.cases[0].experiment.dataset.name == "fedkeel.study.papers.few:mnist"
+    assert cell.cases[0].experiment.dataset.name == "fedkeel.study.papers.few:mnist_unit"
     assert cell.stand_in == ""
     assert cell.smaller[-2:] == ("40 of 60,000 training samples", "100 of 10,000 test samples")
 
@@ -169,12 +169,6 @@ def test_the_cost_of_a_run_is_its_samples_and_tests() -> None:
     rule = scales.scales().small.rules["fashion-mnist+mlp-400"]
     trained, tested = 100 * 10 * 300 * 5, 100 * 2000 / 3
     assert small.seconds == pytest.approx((trained + tested) * rule.milliseconds / 1000)
-    by_step = {**settings, "local.epochs": None, "local.steps": 40, "local.batch_size": 20, "fleet.tau_max": 39}
-    small = scales.scaled(by_step, "small")
-    assert small.seconds == pytest.approx((100 * 10 * 40 * 20 + tested) * rule.milliseconds / 1000)
-    tiny = scales.scaled(by_step, "tiny")
-    assert (tiny.settings["local.steps"], tiny.settings["local.epochs"], tiny.settings["fleet.tau_max"]) == (2, None, 1)
-    assert "40 -> 2 local steps" in tiny.smaller
 
 
 def test_rows_whose_data_cannot_be_had_are_left_out_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
