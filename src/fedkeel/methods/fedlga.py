@@ -164,7 +164,7 @@ def _refuse_runaway(factors: Tensor) -> None:
         raise DivergenceError(
             f"FedLGA ran away: an update would be multiplied by {float(factors[factors.abs().argmax()]):.3g}. The "
             "literal reading reverses stragglers whose gradients differ from the others'; accepted: "
-            "algorithm.reading=fitted or practical"
+            "algorithm.reading=fitted, practical or own-path"
         )
 
 
