@@ -48,7 +48,7 @@ def remembered(experiment: Experiment, layout: Layout) -> Message | None:
     except _UnfitError as error:
         raise InputError(
             f"algorithm.earlier_run: {label(rule.earlier_run)} is not accepted, {error}; accepted: the folder of a "
-            f"finished run of {experiment.algorithm.label} with the same model and options, which has its last checkpoint"
+            f"finished run of {experiment.algorithm.label} with the same model and options, and its last checkpoint"
         ) from None
 
 
