@@ -30,7 +30,6 @@ NOT_RUN = {
     "fedasmu-bandwidth",
     "fedasmu-devices",
     "fedasmu-heterogeneity",
-    "fedasmu-slots",
     "fedent-bounds",
     "fedent-distances-cifar10",
     "fedlga-cifar10",
