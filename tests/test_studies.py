@@ -29,7 +29,6 @@ STORED = sorted((ROOT / "benchmarks" / "results").glob("study-*.json"))
 NOT_RUN = {
     "fedasmu-bandwidth",
     "fedasmu-devices",
-    "fedasmu-heterogeneity",
     "fedent-bounds",
     "fedent-distances-cifar10",
     "fedlga-cifar10",
