@@ -145,7 +145,7 @@ def test_the_command_shows_fixed_jobs_without_a_time_for_samples(tmp_path: Path)
     table = rows(done.stdout)
     assert "milliseconds a sample" not in table
     assert table["seconds of training"] == ["10", "25", "25", "40"]
-    assert "slowest to fastest: 4 for equal epochs, 4 for jobs" in done.stdout
+    assert "slowest to fastest: 4 for equal shares of a job, 4 for jobs" in done.stdout
 
 
 @pytest.mark.slow
