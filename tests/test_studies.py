@@ -34,8 +34,6 @@ NOT_RUN = {
     "fedlga-devices",
     "fedlga-epochs",
     "fedlga-imbalance",
-    "fedlga-rho",
-    "fedlga-tau",
     "mnist-cnn-dropout",
 }
 """Studies that are ready and have no results yet: there must be no others."""
