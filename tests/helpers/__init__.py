@@ -8,7 +8,7 @@
 - `damage`: any file with a few bytes damaged
 - `declared`: what rules declare that tests train without a server: anything
 - `disk`: a disk that is full
-- `fedasmu`: FedASMU's server in numpy, and jobs and uploads for it
+- `fedasmu`: FedASMU's server and its LSTM in numpy, and jobs and uploads for it
 - `federation`: six unequal clients whose training is written out in numpy; `train` runs fedkeel on them
 - `folders`: what a run left in its folder, and runs that are stopped and resumed
 - `methods`: settings by which every method fits a small federation

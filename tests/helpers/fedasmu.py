@@ -1,4 +1,4 @@
-"""FedASMU's server in numpy, and jobs and uploads for it."""
+"""FedASMU's server and its LSTM in numpy, and jobs and uploads for it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from fedkeel.methods.job import Fresh
 from fedkeel.methods.mixing import TINY
 from tests.helpers import arrivals
 from tests.helpers.federation import N, Vector
+
+HIDDEN = 16
+"""Units of the LSTM."""
 
 D = 4
 LAYOUT = arrivals.layout_of(D)
@@ -103,3 +106,19 @@ def job(start: Tensor, kept: dict[str, Tensor], **others: Any) -> Job:
     lr = torch.full_like(start[:, :1], 0.1)
     told = {"round": one, "version": one, "epochs": one, "steps": one, "samples": one, "slot": one, **others}
     return Job(start=start, buffers=start[:, :0], lr=lr, momentum=0.0, layout=LAYOUT, received={}, kept=kept, **told)
+
+
+def probabilities_by_hand(meta: Vector, count: int) -> Vector:
+    """The LSTM of nothing but its own state, gate by gate, and the odds of asking first after each epoch."""
+    weights = meta.reshape(4 * HIDDEN + 1, HIDDEN + 1)
+    u, b = weights[:-1, :-1].reshape(4, HIDDEN, HIDDEN), weights[:-1, -1].reshape(4, HIDDEN)
+    h, c, alive, odds = np.zeros(HIDDEN), np.zeros(HIDDEN), 1.0, []
+    for _ in range(count):
+        i, f, o = (1 / (1 + np.exp(-(u[gate] @ h + b[gate]))) for gate in range(3))
+        c = f * c + i * np.tanh(u[3] @ h + b[3])
+        h = o * np.tanh(c)
+        asks = 1 / (1 + np.exp(-(weights[-1, :-1] @ h + weights[-1, -1])))
+        odds.append(alive * asks)
+        alive *= 1 - asks
+    shares: Vector = np.array(odds) / sum(odds)
+    return shares

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fedkeel.methods.fedasmu import AsynchronousMixing, FreshMerge
 from fedkeel.methods.slots import ACTIONS, HIDDEN, SLOTS, Proposals, Timing, first_meta, slot_log_probabilities
 from tests.helpers import arrivals
+from tests.helpers.fedasmu import probabilities_by_hand
 from tests.helpers.federation import Vector
 
 LEARNT = Timing(slot="learned", epsilon=0.2)
@@ -126,22 +127,6 @@ def test_the_table_learns_by_hand_alone_and_in_a_stack() -> None:
     for row in range(5):
         alone = rule.learnt_table({name: t[row] for name, t in kept.items()}, *(each[row] for each in numbers))
         assert all(torch.equal(alone[name], after[name][row]) for name in alone)
-
-
-def probabilities_by_hand(meta: Vector, count: int) -> Vector:
-    """The LSTM of nothing but its own state, gate by gate, and the odds of asking first after each epoch."""
-    weights = meta.reshape(4 * HIDDEN + 1, HIDDEN + 1)
-    u, b = weights[:-1, :-1].reshape(4, HIDDEN, HIDDEN), weights[:-1, -1].reshape(4, HIDDEN)
-    h, c, alive, odds = np.zeros(HIDDEN), np.zeros(HIDDEN), 1.0, []
-    for _ in range(count):
-        i, f, o = (1 / (1 + np.exp(-(u[gate] @ h + b[gate]))) for gate in range(3))
-        c = f * c + i * np.tanh(u[3] @ h + b[3])
-        h = o * np.tanh(c)
-        asks = 1 / (1 + np.exp(-(weights[-1, :-1] @ h + weights[-1, -1])))
-        odds.append(alive * asks)
-        alive *= 1 - asks
-    shares: Vector = np.array(odds) / sum(odds)
-    return shares
 
 
 def test_the_lstm_by_hand() -> None:

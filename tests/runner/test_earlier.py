@@ -21,13 +21,13 @@ from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.runner.simulation import Simulation
 from fedkeel.study.settle import estimate
 from tests.helpers import federation
+from tests.helpers.fedasmu import HIDDEN, probabilities_by_hand
 from tests.helpers.federation import BATCH, EXECUTORS, LR, PER_ROUND, SEED, Vector
 from tests.helpers.folders import resumed, same, stopped
 from tests.helpers.studies import on_top
 
 D, ALPHA, FLOOR, CAP = federation.FEATURES * federation.CLASSES, 0.1, 0.1, 10.0
 LEARNT = {"name": "fedasmu", "slot": "learned", "meta_lr": 0.5, "epsilon": 0.0}
-HIDDEN = 16
 
 
 @pytest.fixture(autouse=True)
@@ -151,21 +151,6 @@ def test_a_run_of_another_type_serves_too(tmp_path: Path) -> None:
 # FedASMU.
 
 
-def probabilities(meta: Vector, count: int) -> Vector:
-    """The LSTM gate by gate, without input."""
-    weights = meta.reshape(4 * HIDDEN + 1, HIDDEN + 1)
-    gates, biases = weights[:-1, :-1].reshape(4, HIDDEN, HIDDEN), weights[:-1, -1].reshape(4, HIDDEN)
-    h, c, nobody_yet, odds = np.zeros(HIDDEN), np.zeros(HIDDEN), 1.0, []
-    for _ in range(count):
-        come, stay, out = (1 / (1 + np.exp(-(gates[k] @ h + biases[k]))) for k in range(3))
-        c = stay * c + come * np.tanh(gates[3] @ h + biases[3])
-        h = out * np.tanh(c)
-        asks = 1 / (1 + np.exp(-(weights[-1, :-1] @ h + weights[-1, -1])))
-        odds.append(nobody_yet * asks)
-        nobody_yet *= 1 - asks
-    return np.array(odds) / sum(odds)
-
-
 def trained_by_hand(folder: Path, meta: Vector, baseline: float) -> None:
     """Put an LSTM and a baseline in place of those in a run's last checkpoint."""
     kept = Checkpoints(folder / "checkpoint", None, Simulation.classes)
@@ -185,7 +170,7 @@ def test_an_lstm_that_was_taken_over_proposes_what_its_weights_say(tmp_path: Pat
     frozen = {**LEARNT, "meta_lr": 0.0, "baseline_rate": 0.0}
     result = ran(None, {**frozen, **after(tmp_path / "earlier", name)}, epochs=4)
     found = memory(result)
-    np.testing.assert_allclose(found["proposal"], probabilities(meta, 64), rtol=1e-9)
+    np.testing.assert_allclose(found["proposal"], probabilities_by_hand(meta, 64), rtol=1e-9)
     assert (found["meta"].numpy() == meta).all()
     assert found["baseline"].tolist() == [0.75]
     fresh = memory(ran(None, {**frozen, "name": name}, epochs=4))
@@ -208,7 +193,7 @@ def test_devices_draw_from_the_lstm_that_was_taken_over_and_begin_with_empty_tab
     meta[:-1, -1] = 50.0  # open gates, by which the cells count epochs
     meta[-1] = 20.0
     meta[-1, -1] = -20.0 * HIDDEN * np.tanh(2.5)
-    np.testing.assert_allclose(probabilities(meta.flatten(), 3), [0, 0, 1], atol=1e-3)
+    np.testing.assert_allclose(probabilities_by_hand(meta.flatten(), 3), [0, 0, 1], atol=1e-3)
     trained_by_hand(tmp_path / "earlier", meta.flatten(), 0.0)
     frozen = {**LEARNT, "meta_lr": 0.0}
     found, fresh = first_slots({**frozen, **after(tmp_path / "earlier", "fedasmu")}), first_slots(frozen)
