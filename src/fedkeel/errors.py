@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
 from difflib import get_close_matches
 from reprlib import Repr
@@ -94,12 +94,21 @@ def unknown(field: str, value: object, accepted: Iterable[str], what: str = "", 
     What else is accepted, but is no name, is told by `also`.
     """
     names = sorted(accepted)
-    near = get_close_matches(label(value), names, n=2, cutoff=0.6)
-    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     problem = f"not a {what}" if what else "unknown"
-    return InputError(
-        f"{field}: {shown(value)} is {problem}{hint}; accepted: {', '.join(names)}" + (f", or {also}" if also else "")
-    )
+    told = f"{field}: {shown(value)} is {problem}{_nearest(value, names)}; accepted: {', '.join(names)}"
+    return InputError(told + (f", or {also}" if also else ""))
+
+
+def no_such_setting(section: str, key: object, owner: str, accepted: Iterable[str]) -> InputError:
+    """The error for a setting of `section` that `owner` does not have, with the nearest ones suggested."""
+    names = sorted(accepted)
+    told = f"{section}.{label(key)}: {owner} has no such setting{_nearest(key, names)}"
+    return InputError(f"{told}; accepted: {', '.join(names) or 'none'}")
+
+
+def _nearest(value: object, names: Sequence[str]) -> str:
+    near = get_close_matches(label(value), names, n=2, cutoff=0.6)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
 def described(found: object) -> str:

@@ -230,7 +230,7 @@ def test_a_job_is_as_long_as_was_said_last(tmp_path: Path) -> None:
         (["wire=[clip]", "wire.norm=5"], ["wire.norm: wire is ['clip']", "accepted: a place in it, such as wire.0"]),
         (["wire=[clip]", "wire.-1.norm=5"], ["wire.-1.norm: wire is ['clip']", "a place in it, such as wire.0"]),
         (["wire=3", "wire.0.norm=5"], ["wire.0.norm: wire is 3, which has no settings below it"]),
-        (["model.0.name=x"], ["model.0: mlp-400 has no such option"]),
+        (["model.0.name=x"], ["model.0: mlp-400 has no such setting"]),
         (["target_accuracy=70"], ["target_accuracy", "70", "less than or equal to 1"]),
         (["stop_at_target=true"], ["stop_at_target", "target_accuracy"]),
         (["executor=gpu"], ["executor", "gpu", "serial"]),

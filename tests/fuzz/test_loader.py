@@ -249,7 +249,7 @@ def test_a_shells_pipe_is_read() -> None:
         ("clients=\udcff", "clients: '\\udcff' is not accepted"),
         ("local.lr.x=3", "local.lr: {'x': 3} is not accepted"),
         ("local={1: 2}", "local.1: '1' is not a setting"),
-        ("model={1: 2}", "model.1: mlp-400 has no such option"),
+        ("model={1: 2}", "model.1: mlp-400 has no such setting"),
         ('model={name: "a:b", "\\ud800": 3}', "holds half a character"),
         ("x." * 3000 + "x=1", "override 'x.x.x"),
         ("clients=&a [*a]", "an alias contains itself"),

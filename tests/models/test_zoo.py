@@ -207,9 +207,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(look):
 
 
 def test_an_unknown_option_is_answered_with_those_of_the_model():
-    with pytest.raises(InputError, match=r"model.drop: alexnet has no such option; accepted: norm, dropout"):
+    with pytest.raises(InputError, match=r"model.drop: alexnet has no such setting \(did you mean dropout\?\)"):
         build("alexnet", IMAGES[1], drop=0.5)
-    with pytest.raises(InputError, match=r"model.norm: lenet5 has no such option; accepted: projection"):
+    with pytest.raises(InputError, match=r"model.norm: lenet5 has no such setting; accepted: projection"):
         build("lenet5", IMAGES[1], norm="batch")
 
 

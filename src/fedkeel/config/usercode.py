@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ConfigDict, PydanticUserError, create_model
 
 from fedkeel.config.section import Section, make
-from fedkeel.errors import FedkeelError, InputError, label, shown, words
+from fedkeel.errors import FedkeelError, InputError, label, no_such_setting, shown, words
 
 GIVEN = "custom:"
 """Begins the recorded name of data or a model that was handed over in Python."""
@@ -194,8 +194,7 @@ def completed(
     known = {p.name for p in named}
     for key in options:
         if key not in known and not anything:
-            accepted = ", ".join(sorted(known)) or "none"
-            raise InputError(f"{section}.{label(key)}: {name} has no such setting; accepted: {accepted}")
+            raise no_such_setting(section, key, name, known)
     for parameter in named:
         if parameter.default is parameter.empty and parameter.name not in options:
             raise InputError(f"{section}.{parameter.name}: {name} needs this setting; accepted: a value")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 from fedkeel.config import usercode
 from fedkeel.config.section import RULES, Section, make
-from fedkeel.errors import InputError, label, shown, unknown
+from fedkeel.errors import InputError, no_such_setting, shown, unknown
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.server import Pace, ServerRule
 
@@ -43,8 +43,7 @@ class Method:
         known = self.client.model_fields.keys() | self.server.model_fields.keys()
         for key in settings:
             if key not in known:
-                accepted = ", ".join(sorted(known)) or "none"
-                raise InputError(f"algorithm.{label(key)}: {self.name} has no such setting; accepted: {accepted}")
+                raise no_such_setting("algorithm", key, self.name, known)
         return _make(self.client, settings), _make(self.server, settings)
 
 

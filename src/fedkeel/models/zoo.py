@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedkeel.errors import InputError, label, shown, unknown
+from fedkeel.errors import InputError, no_such_setting, shown, unknown
 from fedkeel.models import small
 from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, images
 from fedkeel.models.alexnet import alexnet
@@ -73,9 +73,7 @@ def complete(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     offered = options(name)
     for option, value in chosen.items():
         if option not in offered:
-            raise InputError(
-                f"model.{label(option)}: {name} has no such option; accepted: {', '.join(offered) or 'none'}"
-            )
+            raise no_such_setting("model", option, name, offered)
         if not OPTIONS[option].holds(value):
             raise InputError(f"model.{option}: {shown(value)} is refused; accepted: {OPTIONS[option].what}")
     return {**offered, **chosen}
