@@ -102,16 +102,17 @@ class Fitted:
         return np.where(told[-1], grown(kappa, *told[:-1]), 1.0)
 
     def _cost(self, log_kappa: float) -> float:
-        gap = count = squares = freedom = 0.0
+        gap = weight = squares = freedom = 0.0
         for norms, paths, stretches, losses, late in self.rounds:
             if late.any() and not late.all():
                 logs, longer = np.log(norms), np.log(grown(np.exp(log_kappa), norms, paths, stretches, losses))
                 middle = logs[~late].mean()
-                gap = 0.9 * gap + (logs + longer - middle)[late].sum()
+                precision = 1 / (1 / late.sum() + 1 / (~late).sum())  # of the difference of two means
+                gap = 0.9 * gap + precision * (logs + longer - middle)[late].mean()
                 squares = 0.9 * squares + ((logs[~late] - middle) ** 2).sum()
-                count, freedom = 0.9 * count + late.sum(), 0.9 * freedom + (~late).sum() - 1
-        variance = 2 * (squares + 2 * 0.1**2) / (freedom + 2)
-        return float(gap**2 / max(count, 1) / variance + (log_kappa / 0.7) ** 2)
+                weight, freedom = 0.9 * weight + precision, 0.9 * freedom + (~late).sum() - 1
+        variance = (squares + 2 * 0.1**2) / (freedom + 2)
+        return float(gap**2 / max(weight, 0.5) / variance + (log_kappa / 0.7) ** 2)
 
 
 def grown(kappa: float, norms: Vector, paths: Vector, stretches: Vector, losses: Vector) -> Vector:

@@ -96,6 +96,19 @@ def test_kappa_is_found(truth: float) -> None:
     assert float(kappa(rounds(truth, 100, spread=0.1))) == pytest.approx(truth, rel=0.4)
 
 
+@pytest.mark.parametrize(("late", "finished"), [(5, 5), (9, 1), (1, 9)])
+def test_gaps_weigh_as_much_as_chance_allows(late: int, finished: int) -> None:
+    """Paths that need not become longer: what is recorded is chance, drawn many times, and its variance is known."""
+    rng, spread = np.random.default_rng(1), 0.3
+    ones = torch.ones(late + finished, dtype=torch.float64)
+    who, drawn = torch.arange(len(ones)) < late, []
+    for _ in range(4000):
+        square = torch.tensor(np.exp(2 * spread * rng.normal(size=len(ones))))
+        record = recorded(no_record(ones), square, ones, ones, ones, who)
+        drawn.append(float(record[0]))
+    assert np.var(drawn) == pytest.approx(float(record[-3]) * spread**2, rel=0.1)  # 2 % is one deviation
+
+
 def test_kappa_is_one_as_long_as_nothing_is_known() -> None:
     record = no_record(torch.zeros(1))
     assert float(kappa(record)) == pytest.approx(1)

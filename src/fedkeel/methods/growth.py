@@ -46,9 +46,10 @@ def no_record(like: Tensor) -> Tensor:
 def recorded(record: Tensor, square: Tensor, bends: Tensor, length: Tensor, stretch: Tensor, late: Tensor) -> Tensor:
     """[G + 3], a record with one more round of updates [m], of which some are late.
 
-    For each kappa, by how much the late ones would be longer than finished ones, as a sum of logarithms; how many they
-    are; the sum of squares of finished ones around their mean, and its degrees of freedom. Rounds without either say
-    nothing.
+    For each kappa, by how much the late ones would be longer than finished ones, as a difference of mean logarithms
+    times its weight; that weight; the sum of squares of finished ones around their mean, and its degrees of freedom. A
+    difference of means of n and m has a variance in proportion to 1/n + 1/m: its weight is n m / (n + m). Rounds
+    without either say nothing.
     """
     logs = square.log() / 2
     finished, late = logs[~late & logs.isfinite()], late & logs.isfinite()
@@ -56,14 +57,14 @@ def recorded(record: Tensor, square: Tensor, bends: Tensor, length: Tensor, stre
         return record
     kappas, middle = LOG_KAPPAS.exp().to(record), finished.mean()
     gaps = growth(kappas[:, None] * bends, length, stretch)[:, late].log() + logs[late] - middle
-    squares = float((finished - middle).square().sum())
-    numbers = record.new_tensor([int(late.sum()), squares, len(finished) - 1])
-    return PAST * record + torch.cat([gaps.sum(1), numbers])
+    squares, weight = float((finished - middle).square().sum()), 1 / (1 / gaps.shape[1] + 1 / len(finished))
+    numbers = record.new_tensor([weight, squares, len(finished) - 1])
+    return PAST * record + torch.cat([weight * gaps.mean(1), numbers])
 
 
 def kappa(record: Tensor) -> Tensor:
     """The likeliest: it closes the mean gap, as far as that is beyond chance and kappa not beyond belief."""
-    gaps, (late, squares, freedom), logs = record[:-NUMBERS], record[-NUMBERS:], LOG_KAPPAS.to(record)
-    variance = 2 * (squares + 2 * SPREAD**2) / (freedom + 2)
-    cost = gaps.square() / (late.clamp(min=1) * variance) + (logs / PRIOR).square()
+    gaps, (weight, squares, freedom), logs = record[:-NUMBERS], record[-NUMBERS:], LOG_KAPPAS.to(record)
+    variance = (squares + 2 * SPREAD**2) / (freedom + 2)
+    cost = gaps.square() / (weight.clamp(min=0.5) * variance) + (logs / PRIOR).square()
     return logs[cost.argmin()].exp()
