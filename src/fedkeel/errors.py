@@ -107,7 +107,7 @@ def no_such_setting(section: str, key: object, owner: str, accepted: Iterable[st
 
 
 def _nearest(value: object, names: Sequence[str]) -> str:
-    near = get_close_matches(label(value), names, n=2, cutoff=0.6)
+    near = get_close_matches(label(value), names, n=2, cutoff=0.7)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 

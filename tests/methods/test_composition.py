@@ -129,6 +129,15 @@ def test_what_belongs_together_composes_and_nothing_else_does() -> None:
             assert "\n" not in accepted
 
 
+def test_only_rules_that_go_together_are_offered() -> None:
+    """Both FedLGA's server rule and FedASMU's client rule stand alone, but `reading` means other things in them."""
+    with pytest.raises(InputError) as refusal:
+        Experiment(algorithm=composed("fedent", "fedlga"))
+    offered = {*re.findall(r"\w+", str(refusal.value).partition("algorithm.client ")[2])}
+    assert {client for client, server in ACCEPTED if server == "fedlga"} - {"fedlga"} <= offered
+    assert not {"fedasmu", "fedssmu"} & offered
+
+
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn"])
 def test_halves_of_two_bound_methods_are_refused_whatever_the_name(name: str) -> None:
     for client, server in (("scaffold", "feddyn"), ("feddyn", "scaffold"), ("scaffold", "fedavg")):

@@ -81,11 +81,12 @@ class Control(Units):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for field, value in (("probe", True), ("closed_loop", True), ("phi1", "sum")):
-            if self.reading == "literal" and getattr(self, field) == value:
+        for field in ("probe", "closed_loop", "phi1", "floor", "cap"):
+            value = getattr(self, field)
+            if self.reading == "literal" and value != type(self).model_fields[field].default:
                 raise InputError(
-                    f"algorithm.{field}: {str(value).lower()} is not accepted with reading literal; "
-                    "accepted: reading practical"
+                    f"algorithm.{field}: {'null' if value is None else str(value).lower()} is not accepted with "
+                    "reading literal; accepted: reading practical"
                 )
         return self
 

@@ -100,6 +100,16 @@ def _known(name: str) -> Method | None:
     return _METHODS.get(name)
 
 
+def _at_odds(client: type[ClientRule], server: type[ServerRule]) -> list[str]:
+    """Settings that both rules have, but not alike."""
+    ours, theirs = ({n: (f.annotation, f.default) for n, f in rule.model_fields.items()} for rule in (client, server))
+    return sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
+
+
+def _goes(client: type[ClientRule], server: type[ServerRule]) -> bool:
+    return client.pair == server.pair and not _at_odds(client, server)
+
+
 def compose(name: str, client: str | None = None, server: str | None = None) -> Method:
     """The method `name`, with the client rule of one method and the server rule of another in place of its own.
 
@@ -109,20 +119,18 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
     trainer, trains = (base.name, base.client) if client is None else _half(client, "client")
     receiver, serves = (base.name, base.server) if server is None else _half(server, "server")
     if trains.pair != serves.pair:
-        clients = [m.name for m in methods().values() if own_half(m, "client") and m.client.pair == serves.pair]
-        servers = [m.name for m in methods().values() if own_half(m, "server") and m.server.pair == trains.pair]
+        clients = [m.name for m in methods().values() if own_half(m, "client") and _goes(m.client, serves)]
+        servers = [m.name for m in methods().values() if own_half(m, "server") and _goes(trains, m.server)]
         raise InputError(
             f"algorithm: the client rule of {trainer} is not accepted with the server rule of {receiver}: one "
             f"needs messages that the other does not send; accepted: algorithm.server {_any(servers)} with this client "
             f"rule, or algorithm.client {_any(clients)} with this server rule"
         )
-    for shared in sorted(trains.model_fields.keys() & serves.model_fields.keys()):
-        ours, theirs = (rule.model_fields[shared] for rule in (trains, serves))
-        if (ours.annotation, ours.default) != (theirs.annotation, theirs.default):
-            raise InputError(
-                f"algorithm.{shared}: the client rule of {trainer} and the server rule of {receiver} have different "
-                "settings of this name; accepted: the same type and default, or another name in one of them"
-            )
+    for shared in _at_odds(trains, serves):
+        raise InputError(
+            f"algorithm.{shared}: the client rule of {trainer} and the server rule of {receiver} have different "
+            "settings of this name; accepted: the same type and default, or another name in one of them"
+        )
     if (base.client, base.server) == (trains, serves):
         return base
     for known in methods().values():
