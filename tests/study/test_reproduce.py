@@ -171,6 +171,17 @@ def test_the_cost_of_a_run_is_its_samples_and_tests() -> None:
     assert small.seconds == pytest.approx((trained + tested) * rule.milliseconds / 1000)
 
 
+def test_methods_that_differ_in_pace_have_the_same_virtual_time_at_every_scale() -> None:
+    cells = [cell.settings for item in catalogue.find(["fedasmu-fedssmu"]) for cell in item.cells]
+    assert len(cells) > 100
+    for settings in cells:
+        full, small, tiny = (scales.scaled(settings, scale) for scale in ("full", "small", "tiny"))
+        share = small.settings["rounds"] / full.settings["rounds"]
+        assert small.settings["limit_seconds"] == pytest.approx(share * full.settings["limit_seconds"])
+        assert any("virtual seconds" in each for each in small.smaller)
+        assert "limit_seconds" not in tiny.settings  # two rounds, as of any paper
+
+
 def test_rows_whose_data_cannot_be_had_are_left_out_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def get(name: str) -> Path:
         if name == "mnist":

@@ -112,6 +112,8 @@ def _rule(settings: Settings) -> Rule:
 def _small(settings: Settings) -> tuple[dict[str, Any], int]:
     rule = _rule(settings)
     changed = {**settings, "rounds": min(settings["rounds"], rule.rounds), "evaluate_every": rule.evaluate_every}
+    if "limit_seconds" in settings:
+        changed["limit_seconds"] = settings["limit_seconds"] * changed["rounds"] / settings["rounds"]
     limits = {"dataset.train_limit": rule.train, "dataset.test_limit": rule.test}
     return {**changed, **{key: value for key, value in limits.items() if value}}, rule.seeds or scales().small.seeds
 
@@ -130,6 +132,7 @@ def _tiny(settings: Settings, keep: Sequence[str]) -> dict[str, Any]:
         "dataset.test_limit": tiny.test,
         "executor": _EXECUTOR,
     }
+    changed.pop("limit_seconds", None)  # two rounds, however long they take
     if "fleet.tau_max" in settings:
         changed["fleet.tau_max"] = min(settings["fleet.tau_max"], epochs - 1)
     return {**changed, **{key: clients["per_round"] for key in _BUFFERS if key in settings}}
@@ -153,6 +156,7 @@ def _samples(settings: Settings) -> int:
 def _told(before: Settings, after: Mapping[str, Any]) -> tuple[str, ...]:
     """The differences, in words."""
     words = {"rounds": "rounds", "clients": "clients", "per_round": "clients a round", "local.epochs": "local epochs"}
+    words |= {"limit_seconds": "virtual seconds"} if "limit_seconds" in after else {}
     told = [f"{before[key]} -> {after[key]} {what}" for key, what in words.items() if before.get(key) != after.get(key)]
     sizes = ENTRIES[before["dataset.name"]].sizes
     for which, size in zip(("train", "test"), sizes, strict=True):
