@@ -93,7 +93,8 @@ def train(
 ) -> tuple[Result, list[RoundEnd]]:
     """fedkeel's run of that federation in float64, and its rounds; `local` settings are merged into its own."""
     ends: list[RoundEnd] = []
-    local = {"epochs": EPOCHS, "batch_size": BATCH, "lr": LR, **settings.pop("local", {})}
+    given = settings.pop("local", {})
+    local = {**({} if "steps" in given else {"epochs": EPOCHS}), "batch_size": BATCH, "lr": LR, **given}
     experiment = Experiment(
         **{"seed": SEED, "rounds": ROUNDS, "per_round": PER_ROUND, "dtype": "float64", **settings},
         algorithm=algorithm,

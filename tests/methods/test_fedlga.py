@@ -149,8 +149,9 @@ def by_hand(
     momentum: float = 0.0,
     mu: float = 0.0,
     seen_mu: float | None = None,
+    steps: int | None = None,
 ) -> ByHand:
-    """Who does how many epochs is read from the arrivals.
+    """Who does how many epochs is read from the arrivals; with `steps`, which must be as many, these are mini-batches.
 
     `seen_mu` is the pull that the server reckons with, if not the true one.
     """
@@ -162,18 +163,19 @@ def by_hand(
         clients: list[int] = [*end.arrivals.columns["client"]]
         for client, epochs in zip(clients, done, strict=True):
             w, v, path, seen = x.copy(), np.zeros_like(x), [x], []
-            for batch in federation.batches(end.round, client, EPOCHS):
+            each = 1 if steps else -(-SIZES[client] // BATCH)
+            for batch in [*federation.batches(end.round, client, EPOCHS)][: EPOCHS * each]:
                 seen.append((mean_loss(w, *batch), len(batch[1])))
                 v = momentum * v + federation.gradient(w, *batch) + mu * (w - x)
                 w = w - lr * v
                 path.append(w)
-            steps = epochs * -(-SIZES[client] // BATCH)
-            deltas.append(path[steps] - x)
+            made = epochs * each
+            deltas.append(path[made] - x)
             wholes.append(path[-1] - x)
             pull = mu if seen_mu is None else seen_mu
-            lengths.append(way(lr, steps, momentum, pull))
+            lengths.append(way(lr, made, momentum, pull))
             rests.append(way(lr, len(path) - 1, momentum, pull) - lengths[-1])
-            losses.append(np.average([loss for loss, _ in seen[:steps]], weights=[size for _, size in seen[:steps]]))
+            losses.append(np.average([loss for loss, _ in seen[:made]], weights=[size for _, size in seen[:made]]))
         p = np.array([SIZES[client] if weighting == "samples" else 1 for client in clients], dtype=float)
         finished = [row for row, epochs in enumerate(done) if epochs == EPOCHS]
         stretched = [EPOCHS / epochs * delta for epochs, delta in zip(done, deltas, strict=True)]
@@ -208,8 +210,13 @@ def by_hand(
 def train(
     executor: str = "serial", fleet: dict[str, Any] = SOME, local: dict[str, Any] | None = None, **algorithm: Any
 ) -> tuple[Vector, list[RoundEnd]]:
-    local = {"epochs": EPOCHS, **(local or {})}
-    settings: dict[str, Any] = {"local": local, "fleet": fleet, "rounds": ROUNDS, "per_round": PER_ROUND}
+    units = {} if local and "steps" in local else {"epochs": EPOCHS}
+    settings: dict[str, Any] = {
+        "local": {**units, **(local or {})},
+        "fleet": fleet,
+        "rounds": ROUNDS,
+        "per_round": PER_ROUND,
+    }
     result, ends = federation.train({"name": "fedlga", **algorithm}, executor, **settings)
     return federation.weights(result), ends
 
@@ -319,6 +326,8 @@ def test_the_other_readings_by_hand(executor: str, reading: Completion) -> None:
         {"weighting": "samples", "server_lr": 1.3, "local": {"lr_decay": 0.8, "momentum": 0.5}},
         {"reading": "practical", "local": {"momentum": 0.8}},
         {"reading": "own-path", "diagnose": True, "local": {"lr_decay": 0.8, "momentum": 0.5}},
+        {"diagnose": True, "local": {"steps": EPOCHS}},
+        {"reading": "own-path", "diagnose": True, "local": {"steps": EPOCHS, "momentum": 0.5}},
     ],
     ids=str,
 )
