@@ -27,12 +27,9 @@ COMPARISONS = [path for path in READY if {*MARKS} & {*yaml.safe_load(path.read_t
 STUDIES = sorted((ROOT / "experiments" / "studies").glob("*.yaml"))
 STORED = sorted((ROOT / "benchmarks" / "results").glob("study-*.json"))
 NOT_RUN = {
-    "fedasmu-devices",
-    "fedent-bounds",
-    "fedent-distances-cifar10",
+    "cifar10-cnn",
     "fedlga-cifar10",
     "fedlga-devices",
-    "fedlga-epochs",
     "fedlga-imbalance",
     "mnist-cnn-dropout",
 }
