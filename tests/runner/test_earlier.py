@@ -119,6 +119,27 @@ def test_fedagg_plans_its_first_round_by_an_earlier_run(tmp_path: Path, before: 
     np.testing.assert_allclose(first_rates({"name": "fedagg"}, now, other_start()), LR)
 
 
+def test_an_epochs_sum_of_gradients_comes_from_an_earlier_run(tmp_path: Path) -> None:
+    ran(tmp_path / "earlier", {"name": "fedagg", "phi1": "sum"}, rounds=1, epochs=3)
+    _, ways = means(federation.start(), 3)
+    model = other_start()
+    start = model.weight.detach().double().numpy().flatten()  # type: ignore[union-attr]
+    found = first_rates(after(tmp_path / "earlier", phi1="sum"), 3, model)
+    np.testing.assert_allclose(found, planned(start, -ways, ways), rtol=1e-9)
+    assert np.linalg.norm(found) < LR * np.sqrt(3)
+
+
+def test_clients_may_move_along_an_earlier_runs_gradients_from_the_first_round_on(tmp_path: Path) -> None:
+    """All alike, one step an epoch."""
+    ran(tmp_path / "earlier", {"name": "fedagg", "direction": "aggregated"}, rounds=1, epochs=3)
+    gradients, _ = means(federation.start(), 3)
+    settings = after(tmp_path / "earlier", direction="aggregated")
+    result = ran(None, settings, model=other_start(), rounds=1, epochs=3, seed=SEED + 1)
+    start = other_start().weight.detach().double().numpy().flatten()  # type: ignore[union-attr]
+    rates = planned(start, gradients, -gradients)
+    np.testing.assert_allclose(federation.weights(result), start - rates @ gradients, rtol=0, atol=1e-9)
+
+
 def test_the_loop_may_be_closed_from_the_first_round_on(tmp_path: Path) -> None:
     """A client that begins an epoch away from where the others do has a rate of its own."""
     ran(tmp_path / "earlier")
