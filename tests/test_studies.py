@@ -29,8 +29,6 @@ STORED = sorted((ROOT / "benchmarks" / "results").glob("study-*.json"))
 NOT_RUN = {
     "cifar10-cnn",
     "fedlga-cifar10",
-    "fedlga-devices",
-    "fedlga-imbalance",
     "mnist-cnn-dropout",
 }
 """Studies that are ready and have no results yet: there must be no others."""
