@@ -206,9 +206,11 @@ def _study(item: Item, study: verdicts.Covering, told: Told) -> Iterator[str]:
         cells = []
         for scene, name in heads:
             runs = [row for row in rows if (row["scene"], row["variant"]) == (scene, variant)]
-            cells.append(_measured(runs, name) + _printed(_paper_figure(item, study.scenes[scene], variant, name)))
+            figure = _paper_figure(item, study.scenes[scene], variant, name) if study.same_task else "none"
+            cells.append(_measured(runs, name) + _printed(figure))
         lines.append(_row([variant, *cells]))
-    words = [f"Study {_link(study.name)}: {studies.read(study.name).about}."]
+    words = [f"Study {_link(study.name)}, `fedkeel compare experiments/studies/{study.name}.yaml`:"]
+    words.append(f"{studies.read(study.name).about}.")
     first = told.setdefault((item.paper, study.name), here)
     if first != here:
         words = [f"Study {_link(study.name)}, as at {first}."]

@@ -28,6 +28,8 @@ class Covering(Section):
     """That are shown; all if none are named."""
     differs: str = ""
     """From the paper, in half a sentence."""
+    same_task: bool = True
+    """Whether the data set, the model and the target are the paper's, so that its figures stand beside ours."""
 
 
 class Verdict(Section):

@@ -203,12 +203,14 @@ class MeanField(Control, Inheriting, Average):
     """The rate of all epochs that Algorithm 1 starts from in every round (`literal`); without it, the base rate."""
 
     @model_validator(mode="after")
-    def _starts_somewhere(self) -> Self:
-        if self.reading == "practical" and self.initial_rate is not None:
-            raise InputError(
-                f"algorithm.initial_rate: {self.initial_rate} is not accepted with reading practical, which starts "
-                "from local.lr; accepted: reading literal"
-            )
+    def _sweeps_if_any(self) -> Self:
+        for field in ("initial_rate", "sweeps", "tolerance"):
+            value = getattr(self, field)
+            if self.reading == "practical" and value != type(self).model_fields[field].default:
+                raise InputError(
+                    f"algorithm.{field}: {value} is not accepted with reading practical, which solves once, from "
+                    "local.lr; accepted: reading literal"
+                )
         return self
 
     @property
