@@ -30,8 +30,6 @@ READ: dict[str, Any] = {
     "best accuracy %": lambda row: 100 * row["best_accuracy"],
     "rounds to target": lambda row: row["rounds_to_target"],
     "virtual seconds to target": lambda row: row["seconds_to_target"],
-    "seconds a round": lambda row: row["seconds_a_round"],
-    "seconds to target": lambda row: row["rounds_to_target"] and row["rounds_to_target"] * row["seconds_a_round"],
     "local accuracy %": lambda row: 100 * row["local_accuracy"]["mean"],
     "local spread": lambda row: 100 * row["local_accuracy"]["std"],
     "bound D": lambda row: row["report"]["gradient_bound"],

@@ -101,7 +101,6 @@ def row(run: Outcome) -> Row:
         **to_target(run),
         **{key: run.position[key] for key in ("round", "virtual_seconds", "updates", "bytes_up", "bytes_down")},
         "rates": rates(run),
-        "seconds_a_round": run.summary.get("seconds_per_round_median"),
         **({"local_accuracy": {key: float(np.mean([each[key] for each in own])) for key in own[0]}} if own else {}),
         "report": {key: run.report[key] for key in BOUNDS if key in run.report} | errors(run),
     }
