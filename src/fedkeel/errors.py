@@ -95,19 +95,20 @@ def unknown(field: str, value: object, accepted: Iterable[str], what: str = "", 
     """
     names = sorted(accepted)
     problem = f"not a {what}" if what else "unknown"
-    told = f"{field}: {shown(value)} is {problem}{_nearest(value, names)}; accepted: {', '.join(names)}"
+    told = f"{field}: {shown(value)} is {problem}{_nearest(value, names, 0.6)}; accepted: {', '.join(names)}"
     return InputError(told + (f", or {also}" if also else ""))
 
 
 def no_such_setting(section: str, key: object, owner: str, accepted: Iterable[str]) -> InputError:
     """The error for a setting of `section` that `owner` does not have, with the nearest ones suggested."""
     names = sorted(accepted)
-    told = f"{section}.{label(key)}: {owner} has no such setting{_nearest(key, names)}"
+    told = f"{section}.{label(key)}: {owner} has no such setting{_nearest(key, names, 0.7)}"
     return InputError(f"{told}; accepted: {', '.join(names) or 'none'}")
 
 
-def _nearest(value: object, names: Sequence[str]) -> str:
-    near = get_close_matches(label(value), names, n=2, cutoff=0.7)
+def _nearest(value: object, names: Sequence[str], cutoff: float) -> str:
+    """Settings' names are long, and words in them recur: they must be more alike than names of methods."""
+    near = get_close_matches(label(value), names, n=2, cutoff=cutoff)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 

@@ -423,5 +423,7 @@ def test_how_many_workers_there_are_changes_no_bit(
 
 @pytest.mark.parametrize("option", ["probe", "closed_loop"])
 def test_what_the_literal_reading_would_ignore_is_refused(option: str) -> None:
-    with pytest.raises(InputError, match=rf"algorithm\.{option}: true .* reading literal; accepted: reading practical"):
+    with pytest.raises(
+        InputError, match=rf"algorithm\.{option}: true .* reading literal, .*; accepted: reading practical"
+    ):
         Experiment(algorithm={"name": "fedagg", "reading": "literal", option: True})

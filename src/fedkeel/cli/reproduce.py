@@ -132,7 +132,7 @@ def _rehearse(plans: Sequence[ItemPlan]) -> None:
     console.print(table)
     if len(plans) == 1:
         why = {cell.cell.row: cell.left_out for cell in plans[0].cells if cell.cell.exists}
-        rows = (f"{row} (left out: {reason.removeprefix('left out: ')})" if reason else row for row, reason in why.items())
+        rows = (f"{row} ({reason})" if reason else row for row, reason in why.items())
         console.print(f"rows: {'; '.join(rows)}", soft_wrap=True, markup=False)
     console.print(f"{len(cases(plans)):,} runs in all; those that several items share are run once")
 

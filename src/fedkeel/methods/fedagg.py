@@ -81,14 +81,20 @@ class Control(Units):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for field in ("probe", "closed_loop", "phi1", "floor", "cap"):
-            value = getattr(self, field)
-            if self.reading == "literal" and value != type(self).model_fields[field].default:
-                raise InputError(
-                    f"algorithm.{field}: {'null' if value is None else str(value).lower()} is not accepted with "
-                    "reading literal; accepted: reading practical"
-                )
+        if self.reading == "literal":
+            self._refuse("probe", "closed_loop", "phi1", "floor", "cap", accepted="practical")
         return self
+
+    def _refuse(self, *unused: str, accepted: Reading) -> None:
+        """Settings of the other reading, unless they are at their defaults."""
+        for field in unused:
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].default:
+                told = "null" if value is None else str(value).lower()
+                raise InputError(
+                    f"algorithm.{field}: {told} is not accepted with reading {self.reading}, which does not use it; "
+                    f"accepted: reading {accepted}"
+                )
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -203,14 +209,9 @@ class MeanField(Control, Inheriting, Average):
     """The rate of all epochs that Algorithm 1 starts from in every round (`literal`); without it, the base rate."""
 
     @model_validator(mode="after")
-    def _sweeps_if_any(self) -> Self:
-        for field in ("initial_rate", "sweeps", "tolerance"):
-            value = getattr(self, field)
-            if self.reading == "practical" and value != type(self).model_fields[field].default:
-                raise InputError(
-                    f"algorithm.{field}: {value} is not accepted with reading practical, which solves once, from "
-                    "local.lr; accepted: reading literal"
-                )
+    def _used(self) -> Self:
+        if self.reading == "practical":
+            self._refuse("initial_rate", "sweeps", "tolerance", accepted="literal")
         return self
 
     @property

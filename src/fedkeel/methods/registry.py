@@ -106,7 +106,7 @@ def _at_odds(client: type[ClientRule], server: type[ServerRule]) -> list[str]:
     return sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
 
 
-def _goes(client: type[ClientRule], server: type[ServerRule]) -> bool:
+def _compatible(client: type[ClientRule], server: type[ServerRule]) -> bool:
     return client.pair == server.pair and not _at_odds(client, server)
 
 
@@ -118,18 +118,16 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
     base = find(name)
     trainer, trains = (base.name, base.client) if client is None else _half(client, "client")
     receiver, serves = (base.name, base.server) if server is None else _half(server, "server")
-    if trains.pair != serves.pair:
-        clients = [m.name for m in methods().values() if own_half(m, "client") and _goes(m.client, serves)]
-        servers = [m.name for m in methods().values() if own_half(m, "server") and _goes(trains, m.server)]
+    if not _compatible(trains, serves):
+        clients = [m.name for m in methods().values() if own_half(m, "client") and _compatible(m.client, serves)]
+        servers = [m.name for m in methods().values() if own_half(m, "server") and _compatible(trains, m.server)]
+        why = "one needs messages that the other does not send"
+        if trains.pair == serves.pair:
+            why = f"both have a setting {_at_odds(trains, serves)[0]}, but not alike"
         raise InputError(
-            f"algorithm: the client rule of {trainer} is not accepted with the server rule of {receiver}: one "
-            f"needs messages that the other does not send; accepted: algorithm.server {_any(servers)} with this client "
-            f"rule, or algorithm.client {_any(clients)} with this server rule"
-        )
-    for shared in _at_odds(trains, serves):
-        raise InputError(
-            f"algorithm.{shared}: the client rule of {trainer} and the server rule of {receiver} have different "
-            "settings of this name; accepted: the same type and default, or another name in one of them"
+            f"algorithm: the client rule of {trainer} is not accepted with the server rule of {receiver}: {why}; "
+            f"accepted: algorithm.server {_any(servers)} with this client rule, or "
+            f"algorithm.client {_any(clients)} with this server rule"
         )
     if (base.client, base.server) == (trains, serves):
         return base

@@ -23,6 +23,8 @@ _BUFFERS = ("algorithm.buffer_size", "algorithm.minimum")
 """Updates that a server waits for: it would wait for ever if a run had fewer."""
 _FEWEST = 4
 """Clients that are left."""
+_BACKSTOP = 2
+"""Where virtual time ends runs: how many times as many rounds they may have as any method makes in it."""
 
 
 class Rule(Section):
@@ -112,7 +114,8 @@ def _rule(settings: Settings) -> Rule:
 def _small(settings: Settings) -> tuple[dict[str, Any], int]:
     rule = _rule(settings)
     changed = {**settings, "rounds": min(settings["rounds"], rule.rounds), "evaluate_every": rule.evaluate_every}
-    if "limit_seconds" in settings:
+    if "limit_seconds" in settings:  # as many rounds as the rule says, of whoever makes most; others make fewer
+        changed |= {"rounds": _BACKSTOP * rule.rounds, "evaluate_every": 1}
         changed["limit_seconds"] = settings["limit_seconds"] * changed["rounds"] / settings["rounds"]
     limits = {"dataset.train_limit": rule.train, "dataset.test_limit": rule.test}
     return {**changed, **{key: value for key, value in limits.items() if value}}, rule.seeds or scales().small.seeds
@@ -156,8 +159,11 @@ def _samples(settings: Settings) -> int:
 def _told(before: Settings, after: Mapping[str, Any]) -> tuple[str, ...]:
     """The differences, in words."""
     words = {"rounds": "rounds", "clients": "clients", "per_round": "clients a round", "local.epochs": "local epochs"}
-    words |= {"limit_seconds": "virtual seconds"} if "limit_seconds" in after else {}
-    told = [f"{before[key]} -> {after[key]} {what}" for key, what in words.items() if before.get(key) != after.get(key)]
+    if "limit_seconds" in after:  # and rounds are no more than a backstop
+        words = {"limit_seconds": "virtual seconds", **words}
+        del words["rounds"]
+    changed = {key: what for key, what in words.items() if before.get(key) != after.get(key)}
+    told = [f"{before[key]:g} -> {after[key]:g} {what}" for key, what in changed.items()]
     sizes = ENTRIES[before["dataset.name"]].sizes
     for which, size in zip(("train", "test"), sizes, strict=True):
         limit = after.get(f"dataset.{which}_limit")
@@ -172,6 +178,7 @@ def _seconds(settings: Settings) -> float:
     train, test = (settings.get(f"dataset.{w}_limit") or size for w, size in zip(("train", "test"), sizes, strict=True))
     clients = settings["clients"]
     part = settings["per_round"] / clients if "per_round" in settings else settings.get("participation", 1.0)
-    trained = settings["rounds"] * part * train * settings["local.epochs"]
-    tested = ceil(settings["rounds"] / settings.get("evaluate_every", 1)) * test / 3
+    rounds = settings["rounds"] / (_BACKSTOP if "limit_seconds" in settings else 1)
+    trained = rounds * part * train * settings["local.epochs"]
+    tested = ceil(rounds / settings.get("evaluate_every", 1)) * test / 3
     return float((trained + tested) * _rule(settings).milliseconds / 1000)
