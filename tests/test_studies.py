@@ -27,7 +27,6 @@ COMPARISONS = [path for path in READY if {*MARKS} & {*yaml.safe_load(path.read_t
 STUDIES = sorted((ROOT / "experiments" / "studies").glob("*.yaml"))
 STORED = sorted((ROOT / "benchmarks" / "results").glob("study-*.json"))
 NOT_RUN = {
-    "fedlga-cifar10",
     "mnist-cnn-dropout",
 }
 """Studies that are ready and have no results yet: there must be no others."""

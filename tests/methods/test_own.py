@@ -383,7 +383,7 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ),
         (
             "client=wrong_rules:Rate",
-            "algorithm.server_lr: the client rule of Rate and the server rule of fedavg have dif",
+            "client rule of Rate is not accepted with the server rule of fedavg: both have a setting server_lr",
         ),
         ("client=own_rules:Drag", "the client rule of Drag is not accepted with the server rule of fedavg: one needs"),
         ("server=own_rules:drag", "the client rule of fedavg is not accepted with the server rule of drag: one needs"),

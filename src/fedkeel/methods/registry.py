@@ -123,7 +123,8 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
         servers = [m.name for m in methods().values() if own_half(m, "server") and _compatible(trains, m.server)]
         why = "one needs messages that the other does not send"
         if trains.pair == serves.pair:
-            why = f"both have a setting {_at_odds(trains, serves)[0]}, but not alike"
+            odd = _at_odds(trains, serves)[0]
+            why = f"both have a setting {odd}, but not alike (in a rule of your own, give it another name)"
         raise InputError(
             f"algorithm: the client rule of {trainer} is not accepted with the server rule of {receiver}: {why}; "
             f"accepted: algorithm.server {_any(servers)} with this client rule, or "

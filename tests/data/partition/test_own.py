@@ -139,7 +139,7 @@ def test_in_python() -> None:
         ({"kind": "own_deals:places"}, "accepted: options that are passed by name"),
         (
             {"kind": "own_deals:deal", "frist": 1},
-            "partition.frist: own_deals:deal has no such setting; accepted: first",
+            "partition.frist: own_deals:deal has no such setting (did you mean first?); accepted: first",
         ),
         ({"kind": "own_deals:deal", "first": "x"}, "partition.first: 'x' is not accepted; accepted: a valid integer"),
         ({"kind": "own_deals:deal", "first": True}, "partition.first: 'true' is not accepted"),
