@@ -17,6 +17,10 @@ class DatasetSettings(Section):
     train_limit: Count | None = None
     """Use only so many training samples, drawn at random."""
     test_limit: Count | None = None
+    """Use only so many test samples, drawn at random."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The share of its own training rows that each client holds out for validation. Targets, early stopping, the best
+    model and sweeps then look at these rows, not at the test set."""
     normalise: datasets.Scaling = "standard"
     """Images. `standard`: scaled to 0..1, then (x - mean) / std per channel. `unit`: scaled to 0..1. `none`: 0..255, as
     the files have them. Token ids and the user's own data stay as they are."""
