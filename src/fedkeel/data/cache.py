@@ -129,6 +129,8 @@ def _fetch_from_first(root: Path, layouts: Sequence[Layout], sources: Sequence[S
         else:
             shutil.rmtree(downloads(root), ignore_errors=True)
             return found
+    with suppress(OSError):  # parts of downloads stay
+        downloads(root).rmdir()
     tried = f"no source delivered it: {', '.join(failures)}" if failures else "no source provides it"
     if offline:
         why = f"{tried}; FEDKEEL_OFFLINE is set" if failures else "nothing is downloaded while FEDKEEL_OFFLINE is set"

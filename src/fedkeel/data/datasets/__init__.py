@@ -10,8 +10,8 @@ from fedkeel.data.datasets.examples import Dataset, Examples
 from fedkeel.data.datasets.prepare import Scaling
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
 from fedkeel.data.sources.layout import Found, find
-from fedkeel.data.sources.source import KINDS, Kind, Source
-from fedkeel.errors import InputError, shown, unknown
+from fedkeel.data.sources.source import Kind, Source, as_kind
+from fedkeel.errors import InputError, unknown
 
 __all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "load", "names"]
 
@@ -88,11 +88,9 @@ def _entry(name: str) -> Entry:
 
 
 def _of_kind(entry: Entry, kind: Kind) -> tuple[Source, ...]:
-    if kind not in KINDS:
-        raise InputError(f"source must be {' or '.join(KINDS)}; got {shown(kind)}")
-    sources = tuple(source for source in entry.sources if source.kind == kind)
-    if not sources:
-        others = " or ".join(sorted({source.kind for source in entry.sources})) or "no source, as it is always there"
+    sources = tuple(source for source in entry.sources if source.kind == as_kind(kind))
+    if not sources and entry.sources:
+        others = " or ".join(sorted({source.kind for source in entry.sources}))
         raise InputError(f"source must be {others} for {entry.name}; got {kind}")
     return sources
 

@@ -1,8 +1,8 @@
 """The data sets' files as they are published, and the addresses that have them.
 
-Sizes and checksums are those that other libraries verify: the sha256 are TensorFlow Datasets' (`url_checksums/`), the
-md5 are torchvision's (CIFAR pickles), the publishers' own (CIFAR-100 binary), or those that many loaders of Tiny-ImageNet
-agree on. Every file has one, so a mirror need not be trusted.
+Sizes and checksums are those that other libraries verify: the sha256 are those of TensorFlow Datasets (its
+`url_checksums`), the md5 are torchvision's (CIFAR pickles), the publisher's own (CIFAR-100 binary), or the one that the
+loaders of Tiny-ImageNet agree on. Every file has one, so no mirror needs to be trusted.
 """
 
 from __future__ import annotations

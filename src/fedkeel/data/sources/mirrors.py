@@ -62,7 +62,7 @@ class Mirrored(Source):
                 return _download(f"{base}{file.name}", file, place)
             except SourceError as error:
                 failures.setdefault(str(error), []).append(_host(base))
-        raise SourceError(", ".join(f"{' and '.join(whose)} {what}" for what, whose in failures.items()))
+        raise SourceError(", ".join(f"{_listed(whose)} {what}" for what, whose in failures.items()))
 
 
 def _download(url: str, file: Published, place: Place) -> Path:
@@ -84,3 +84,8 @@ def _download(url: str, file: Published, place: Place) -> Path:
 
 def _host(url: str) -> str:
     return urlsplit(url).netloc
+
+
+def _listed(names: list[str]) -> str:
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} and {last}" if others else last

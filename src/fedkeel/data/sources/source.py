@@ -6,14 +6,21 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
 from fedkeel.errors import InputError, shown
 
 Kind = Literal["mirrors", "packages"]
 """The published files on the web, or a package that contains them."""
-KINDS: tuple[Kind, ...] = get_args(Kind)
+_KINDS: dict[str, Kind] = {"mirrors": "mirrors", "packages": "packages"}
+
+
+def as_kind(given: str) -> Kind:
+    """The kind of that name."""
+    if given not in _KINDS:
+        raise InputError(f"source must be {' or '.join(_KINDS)}; got {shown(given)}")
+    return _KINDS[given]
 
 
 class SourceError(InputError):
