@@ -161,7 +161,7 @@ def test_a_server_that_cannot_resume_starts_again(root, server):
 def test_a_server_that_resumes_elsewhere_is_asked_for_everything(root, server):
     server.answers["/pub/a.gz"] = [
         cut_after(300),
-        lambda handler, content: handler.begin(206, 999, Content_Range="bytes 1-999/1000"),
+        lambda handler, _: handler.begin(206, 999, Content_Range="bytes 1-999/1000"),
     ]
     fetch(root, f"{server.url}pub/")
     assert held(root) == CONTENT
@@ -259,7 +259,9 @@ def test_the_users_mirror_comes_first(root, server, second, monkeypatch):
     assert server.paths == ["/pub/b.gz"], "what it does not have comes from the others"
 
 
-@pytest.mark.parametrize("given", ["127.0.0.1:8000", "ftp://x/", "http://", "http://h:x/", "http://a b/", "http://h/?q"])
+@pytest.mark.parametrize(
+    "given", ["127.0.0.1:8000", "ftp://x/", "http://", "http://h:x/", "http://a b/", "http://h/?q"]
+)
 def test_an_impossible_mirror_is_refused_before_anything_is_tried(root, server, monkeypatch, given):
     monkeypatch.setenv("FEDKEEL_MIRROR", given)
     said = refusal(root, f"{server.url}pub/")
@@ -314,14 +316,13 @@ def test_a_file_without_length_may_not_be_longer(root, server):
 
 
 def test_an_interrupted_download_leaves_no_data_set_and_goes_on_next_time(root, server):
-    def stop(what, done, total):
-        if done:
+    def stop(what, done, _):
+        if what == "b.gz" and done:
             raise KeyboardInterrupt
 
     server.answers["/pub/b.gz"] = [cut_after(2)]
-    with progress.reported_to(lambda what, done, total: stop(what, done, total) if what == "b.gz" else None):
-        with pytest.raises(KeyboardInterrupt):
-            fetch(root, f"{server.url}pub/")
+    with progress.reported_to(stop), pytest.raises(KeyboardInterrupt):
+        fetch(root, f"{server.url}pub/")
     assert not root.exists()
     assert left(root) == [".toy.download", "a.gz", "b.gz.part"]
     server.requests.clear()
