@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def shown_downloads() -> Iterator[None]:
-    """A bar per file on a terminal, one line per file elsewhere; nothing at all if nothing is downloaded."""
-    if not sys.stderr.isatty():
+def shown_downloads(bars: bool = True) -> Iterator[None]:
+    """A bar per file on a terminal, one line per file elsewhere; nothing at all if nothing is downloaded.
+
+    Without `bars` there are only lines, for commands that have a bar of their own.
+    """
+    if not bars or not sys.stderr.isatty():
         with reported_to(_Lines()):
             yield
         return
-    bars = _Bars()
+    shown = _Bars()
     try:
-        with reported_to(bars):
+        with reported_to(shown):
             yield
     finally:
-        bars.stop()
+        shown.stop()
 
 
 class _Bars:

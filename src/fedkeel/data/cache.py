@@ -133,7 +133,8 @@ def _fetch_from_first(root: Path, layouts: Sequence[Layout], sources: Sequence[S
         downloads(root).rmdir()
     tried = f"no source delivered it: {', '.join(failures)}" if failures else "no source provides it"
     if offline:
-        why = f"{tried}, while FEDKEEL_OFFLINE is set" if failures else "nothing is downloaded while FEDKEEL_OFFLINE is set"
+        told = tried if failures else "nothing is downloaded"
+        why = f"{told} while FEDKEEL_OFFLINE is set"
         raise missing(root, layouts, sources, why, "unset FEDKEEL_OFFLINE")
     raise missing(root, layouts, sources, tried, "set FEDKEEL_MIRROR to the address of a mirror that you can reach")
 

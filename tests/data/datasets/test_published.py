@@ -202,7 +202,7 @@ def test_the_command_prints_the_folder_and_tells_what_it_downloads(small, tmp_pa
     assert done.returncode == 0, done
     assert done.stdout.strip() == str(tmp_path / "cache" / "cifar100")
     assert done.stderr.splitlines() == [
-        "fedkeel: cifar-100-binary.tar.gz, 0.0 MB",
+        "fedkeel: downloading cifar-100-binary.tar.gz, 0.0 MB",
         "fedkeel: unpacking cifar-100-binary.tar.gz",
     ]
 

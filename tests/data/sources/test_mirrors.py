@@ -103,9 +103,9 @@ def test_progress_is_reported_in_bytes(root, server):
     heard = []
     with progress.reported_to(lambda *each: heard.append(each)):
         fetch(root, f"{server.url}pub/")
-    assert heard[0] == ("a.gz", 0, 1000)
-    assert heard[-1] == ("b.gz", 4, 4)
-    assert [done for what, done, _ in heard if what == "a.gz"][-1] == 1000
+    assert heard[0] == ("downloading a.gz", 0, 1000)
+    assert heard[-1] == ("downloading b.gz", 4, 4)
+    assert [done for what, done, _ in heard if what == "downloading a.gz"][-1] == 1000
     progress.tell("nobody listens any more", 1, None)
     assert len(heard) == len({*heard})
 
@@ -317,7 +317,7 @@ def test_a_file_without_length_may_not_be_longer(root, server):
 
 def test_an_interrupted_download_leaves_no_data_set_and_goes_on_next_time(root, server):
     def stop(what, done, _):
-        if what == "b.gz" and done:
+        if what == "downloading b.gz" and done:
             raise KeyboardInterrupt
 
     server.answers["/pub/b.gz"] = [cut_after(2)]

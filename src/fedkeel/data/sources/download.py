@@ -136,7 +136,7 @@ def _check_length(response: HTTPResponse, file: Published, start: int) -> None:
 
 
 def _copy(response: HTTPResponse, out: BinaryIO, file: Published, done: int) -> None:
-    progress.tell(file.name, done, file.size)
+    progress.tell(f"downloading {file.name}", done, file.size)
     while True:
         try:
             chunk = response.read(_CHUNK)
@@ -148,7 +148,7 @@ def _copy(response: HTTPResponse, out: BinaryIO, file: Published, done: int) -> 
         if done > file.size:
             raise SourceError(f"sent more than the {file.size:,} bytes of the file")
         out.write(chunk)
-        progress.tell(file.name, done, file.size)
+        progress.tell(f"downloading {file.name}", done, file.size)
     if done < file.size:
         raise _BrokenOffError(f"broke off after {done:,} of {file.size:,} bytes")
 
