@@ -202,7 +202,7 @@ def test_an_offline_machine_gets_one_sentence_with_the_ways_out(root):
     said = refusal(root, "http://data.example/toy/", "http://www.example/", f"http://127.0.0.1:{port}/")
     assert said == (
         "toy is not in the cache, and no source delivered it: download of a.gz and 1 more "
-        "(data.example and www.example could not be reached (Name or service not known), "
+        "(data.example and www.example could not be reached (Name or service not known); "
         f"127.0.0.1:{port} could not be reached (Connection refused)); "
         f"set FEDKEEL_MIRROR to the address of a mirror that you can reach, or put its files into {root}, "
         "or set FEDKEEL_DATA to a folder that has them in toy/ "

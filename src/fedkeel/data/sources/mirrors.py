@@ -62,7 +62,7 @@ class Mirrored(Source):
                 return _download(f"{base}{file.name}", file, place)
             except SourceError as error:
                 failures.setdefault(str(error), []).append(_host(base))
-        raise SourceError(", ".join(f"{_listed(whose)} {what}" for what, whose in failures.items()))
+        raise SourceError("; ".join(f"{_listed(whose)} {what}" for what, whose in failures.items()))
 
 
 def _download(url: str, file: Published, place: Place) -> Path:
