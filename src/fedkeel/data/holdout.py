@@ -76,7 +76,8 @@ def _counts(share: float, sizes: NDArray[np.int64], most: NDArray[np.int64]) -> 
     counts = np.rint(share * sizes).astype(np.int64)
     if share and not counts.any() and sizes.any():
         counts = apportion(max(1, round(share * int(sizes.sum()))), sizes.astype(np.float64))
-    return np.minimum(counts, np.maximum(most, 0))
+    kept: NDArray[np.int64] = np.minimum(counts, np.maximum(most, 0))
+    return kept
 
 
 def _stratified(rows: int, labels: Labels, draw: np.random.Generator) -> NDArray[np.int64]:
