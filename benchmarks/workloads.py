@@ -148,7 +148,7 @@ WORKLOADS = {
         ),
         Workload(
             "W5",
-            "10,000 clients of 6, 1,000 a round, linear",
+            "linear, 10,000 clients with 6 samples, 1,000 per round",
             "linear",
             IMAGE,
             10,
