@@ -81,8 +81,8 @@ def _of_item(item: Item, root: Item, stored: Mapping[str, Any], said: Verdicts) 
 def _reason(root: Item, row: str, slow: bool, why: str) -> str:
     dataset = next(cell.settings["dataset.name"] for cell in root.cells if cell.row == row)
     if not (ENTRIES[dataset].sources or ENTRIES[dataset].home):
-        return f"the data set {dataset} cannot be fetched: [its files must be brought](data.md)"
-    return "too slow to fit into the hours that the scale small gives an item" if slow else why
+        return f"the data set {dataset} cannot be downloaded; [you must provide its files](data.md)"
+    return "too slow for the scale `small`, which allows two hours per item" if slow else why
 
 
 def problems(made: Evidence, said: Verdicts) -> Iterator[str]:

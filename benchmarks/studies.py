@@ -224,7 +224,7 @@ def way(study: StudyFile, runs: Sequence[Row], base: Sequence[Row]) -> dict[str,
     by_seed = {other["seed"]: other for other in base}
     pairs = [(run, by_seed[run["seed"]]) for run in runs if run["seed"] in by_seed]
     if pairs:
-        line[f"times as fast as {study.reference}, least"] = "" if runs is base else speed_up(pairs)
+        line[f"smallest speed-up over {study.reference}"] = "" if runs is base else speed_up(pairs)
     return line
 
 

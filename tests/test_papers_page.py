@@ -129,8 +129,8 @@ def test_data_that_must_be_brought_and_rows_that_were_left_out_are_reasons_by_th
     found, wrong = made("fedagg-journal", slow)
     reasons = found[TABLE].reasons
     assert "too slow" in reasons[IID] == found[FIGURE].reasons[IID]
-    assert reasons["cifar100+vgg11, iid, 20 %"].startswith("the data set cifar100 cannot be fetched")
-    assert reasons["emnist-letters+lenet5, iid, 20 %"].startswith("the data set emnist-letters cannot be fetched")
+    assert reasons["cifar100+vgg11, iid, 20 %"].startswith("the data set cifar100 cannot be downloaded")
+    assert reasons["emnist-letters+lenet5, iid, 20 %"].startswith("the data set emnist-letters cannot be downloaded")
     assert reasons[DIR] == ""
     named = [each for each in wrong if each.startswith((TABLE, FIGURE))]
     assert any(DIR in each for each in named)
@@ -170,8 +170,8 @@ def test_a_study_stands_beside_the_paper_s_figures_and_is_told_once_of_a_paper()
     assert first.endswith("(88.23) |")
     assert "(" not in second  # the paper has no such run
     (words,) = results_page._study(item("fedagg-journal/table5"), study, told)
-    assert "as at [Table 3](#fedagg-journal-table3)." in words
-    assert "not here stand at [Table 3](#fedagg-journal-table3)" in words
+    assert "as in [Table 3](#fedagg-journal-table3)." in words
+    assert "See [Table 3](#fedagg-journal-table3) for the other numbers." in words
     assert len(list(results_page._study(item("fedent/figure9"), study, told))) == 2
 
 
