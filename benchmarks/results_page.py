@@ -259,7 +259,7 @@ def _not_run(made: Evidence) -> str:
     for reason in dict.fromkeys(made.reasons.values()):
         rows = [row for row in made.item.rows if made.reasons.get(row) == reason]
         small, full = (sum(evidence.hours(made.item, row, scale) for row in rows) for scale in ("small", "full"))
-        time = f" This takes about {_spelled(small)} at `small` and {_spelled(full)} at `full`." if full else ""
+        time = f" This would take about {_spelled(small)} at `small` and {_spelled(full)} at `full`." if full else ""
         lines.append(f"- Not run ({reason}): {_named(rows)}.{time}")
     return "\n".join(lines)
 

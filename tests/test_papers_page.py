@@ -91,7 +91,8 @@ def test_what_is_stored_is_of_items_rows_methods_and_quantities_that_exist() -> 
 def made(paper: str, stored: Mapping[str, Any], **entries: Verdict) -> tuple[dict[str, evidence.Evidence], list[str]]:
     """What there is of a paper with these entries (by the name of the item), and what does not fit."""
     papers_of = {name: verdicts.OfPaper(page="", summary="") for name in catalogue.NAMES}
-    said = Verdicts(overall="", papers=papers_of, items={f"{paper}/{name}": each for name, each in entries.items()})
+    items = {f"{paper}/{name}": each for name, each in entries.items()}
+    said = Verdicts(overall="", absent=("cifar100", "emnist-letters"), papers=papers_of, items=items)
     chosen = next(each for each in catalogue.papers() if each.name == paper)
     found = evidence.of_paper(chosen, stored, said)
     return found, [words for each in found.values() for words in evidence.problems(each, said)]
@@ -124,13 +125,13 @@ def test_words_that_do_not_fit_the_results_are_named() -> None:
     assert wrong == ["fedagg-conference/table1: there is no result, but its verdict is holds; accepted: not run"]
 
 
-def test_data_that_must_be_brought_and_rows_that_were_left_out_are_reasons_by_themselves() -> None:
+def test_absent_data_and_rows_that_were_left_out_are_reasons_by_themselves() -> None:
     slow = {TABLE: {IID: {"small": {"left_out": "left out: it takes about 3 hours"}}}}
     found, wrong = made("fedagg-journal", slow)
     reasons = found[TABLE].reasons
     assert "too slow" in reasons[IID] == found[FIGURE].reasons[IID]
-    assert reasons["cifar100+vgg11, iid, 20 %"].startswith("the data set cifar100 cannot be downloaded")
-    assert reasons["emnist-letters+lenet5, iid, 20 %"].startswith("the data set emnist-letters cannot be downloaded")
+    assert reasons["cifar100+vgg11, iid, 20 %"].startswith("we did not have the data set cifar100")
+    assert reasons["emnist-letters+lenet5, iid, 20 %"].startswith("we did not have the data set emnist-letters")
     assert reasons[DIR] == ""
     named = [each for each in wrong if each.startswith((TABLE, FIGURE))]
     assert any(DIR in each for each in named)
@@ -315,6 +316,7 @@ def test_the_commands(store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [
         ({"papers": {"fedgag": {"page": "", "summary": ""}}}, "verdicts.yaml: paper: 'fedgag' is unknown"),
         ({"papers": {}}, "verdicts.yaml: papers has no fedagg-journal"),
+        ({"absent": ["mnits"]}, "data set: 'mnits' is unknown"),
         ({"items": {"fedent/table33": {}}}, "item: 'fedent/table33' is unknown"),
         ({"items": {"fedent/table3": {"verdict": "maybe"}}}, "maybe"),
         ({"study": {"name": "mnist-liner", "scenes": {}}}, "study: 'mnist-liner' is unknown"),
