@@ -73,7 +73,9 @@ def _of_item(item: Item, root: Item, stored: Mapping[str, Any], said: Verdicts) 
     covering = (*of_root.studies, *(verdict.studies if item is not root else ()))
     by_study = {row: study.name for study in covering for row in study.scenes.values() if row in item.rows}
     why = verdict.why or of_root.why
-    reasons = {row: _reason(root, row, row in slow, why, said.absent) for row in item.rows if row not in {**runs, **by_study}}
+    reasons = {
+        row: _reason(root, row, row in slow, why, said.absent) for row in item.rows if row not in {**runs, **by_study}
+    }
     return Evidence(item, root, verdict, runs, by_study, reasons)
 
 

@@ -106,7 +106,9 @@ def _run(made: Evidence) -> str:
     part = "all rows" if len(made.found) == count else f"{len(made.found)} of {count} rows"
     ways = [f"study {_link(name)}" for name in dict.fromkeys(made.by_study.values())]
     sizes = {bool(kept["scaled_down"]) for kept in made.runs.values()}
-    ways += [words for smaller, words in ((False, "the paper's setting"), (True, "a smaller setting")) if smaller in sizes]
+    ways += [
+        words for smaller, words in ((False, "the paper's setting"), (True, "a smaller setting")) if smaller in sizes
+    ]
     return f"{part}: {', '.join(ways)}"
 
 
@@ -114,7 +116,11 @@ def _item(made: Evidence, told: Told) -> Iterator[str]:
     item, verdict = made.item, made.verdict
     yield f'<a id="{_anchor(item)}"></a>\n\n### {item.title}: {item.entry.caption}'
     there = f"[{made.root.title}](#{_anchor(made.root)})"
-    shared = "" if item is made.root else f"It uses the runs of {there}. See there for numbers and for rows that were not run."
+    shared = (
+        ""
+        if item is made.root
+        else f"{item.title} uses the runs of {there}. See there for numbers and for rows that were not run."
+    )
     yield " ".join(each for each in (f"**{made.word.capitalize()}.**", verdict.text, shared) if each)
     if item.entry.claim:
         yield f"The paper says: {item.entry.claim}"
