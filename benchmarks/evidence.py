@@ -91,13 +91,13 @@ def problems(made: Evidence, said: Verdicts) -> Iterator[str]:
     path, word, own = made.item.path, made.verdict.verdict, made.item.path in said.items
     for row, reason in made.reasons.items():
         if not reason:
-            yield f"{path}: {label(row)} has neither a result nor a reason; accepted: a why, or a study that covers it"
+            yield f"{path}: {label(row)} has neither a result nor a reason; add a why, or a study that covers it"
     if made.found and word == "not run":
-        yield f"{path}: there are results, but its verdict is not run; accepted: holds, in part, does not hold"
+        yield f"{path}: there are results, but its verdict is not run; choose holds, in part or does not hold"
     if own and not made.found and word != "not run":
-        yield f"{path}: there is no result, but its verdict is {word}; accepted: not run"
+        yield f"{path}: there is no result, but its verdict is {word}; set it to not run"
     if own and made.verdict.why and made.verdict.why not in made.reasons.values():
-        yield f"{path}: no row needs its why; accepted: none"
+        yield f"{path}: no row needs its why; remove it"
 
 
 def hours(item: Item, row: str, scale: Scale) -> float:

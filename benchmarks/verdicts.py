@@ -94,5 +94,7 @@ def read() -> Verdicts:
     check(found)
     for name in catalogue.NAMES:
         if name not in found.papers:
-            raise InputError(f"verdicts.yaml: papers has no {name}; accepted: all of {', '.join(catalogue.NAMES)}")
+            raise InputError(
+                f"verdicts.yaml: papers has no {name}; add an entry for each of {', '.join(catalogue.NAMES)}"
+            )
     return found

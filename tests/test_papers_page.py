@@ -119,10 +119,10 @@ def test_an_item_with_neither_a_result_nor_a_reason_is_named() -> None:
 def test_words_that_do_not_fit_the_results_are_named() -> None:
     stored = {"fedagg-conference/table1": {row: {"small": kept(0.9)} for row in item("fedagg-conference/table1").rows}}
     _, wrong = made("fedagg-conference", stored, table1=Verdict(why="no time"))
-    assert "fedagg-conference/table1: there are results, but its verdict is not run; accepted: holds" in wrong[0]
-    assert wrong[1] == "fedagg-conference/table1: no row needs its why; accepted: none"
+    assert "fedagg-conference/table1: there are results, but its verdict is not run; choose holds" in wrong[0]
+    assert wrong[1] == "fedagg-conference/table1: no row needs its why; remove it"
     _, wrong = made("fedagg-conference", {}, table1=Verdict(verdict="holds", why="no time"))
-    assert wrong == ["fedagg-conference/table1: there is no result, but its verdict is holds; accepted: not run"]
+    assert wrong == ["fedagg-conference/table1: there is no result, but its verdict is holds; set it to not run"]
 
 
 def test_absent_data_and_rows_that_were_left_out_are_reasons_by_themselves() -> None:
@@ -278,8 +278,8 @@ def test_what_no_item_has_is_refused(store: Path) -> None:
         (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is unknown"),
         (folder(store / "c", TABLE, line("mnist+linear", "accuracy %", 60.0)), "table3 has no mnist.linear, fedavg"),
         (folder(store / "d", TABLE, line(IID, "training loss", 1.0)), "has no .*, training loss; first"),
-        (folder(store / "e", TABLE, fine, scale="tiny"), "the scale tiny is not accepted"),
-        (store / "nowhere", "has no items/.*/table.csv; accepted: one of fedkeel reproduce"),
+        (folder(store / "e", TABLE, fine, scale="tiny"), "the scale tiny mean nothing; publish small or full"),
+        (store / "nowhere", "has no items/.*/table.csv; give a folder of fedkeel reproduce"),
     ):
         with pytest.raises(InputError, match=message):
             papers.publish(place)

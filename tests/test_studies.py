@@ -159,7 +159,7 @@ def diverged(place: Path) -> None:
 def test_a_page_without_the_end_of_a_table_is_left_alone(place: Path) -> None:
     diverged(place)
     (place / "page.md").write_text("<!-- study tiny -->\nold\n")
-    with pytest.raises(InputError, match=r"page page\.md: <!-- study tiny --> has no end; accepted: <!-- end of"):
+    with pytest.raises(InputError, match=r"page page\.md: <!-- study tiny --> has no end; add <!-- end of"):
         studies.publish("tiny", place / "out")
     assert (place / "page.md").read_text() == "<!-- study tiny -->\nold\n"
     assert not (place / "study-tiny.json").exists()
