@@ -40,6 +40,7 @@ def told(profile: str) -> str:
         columns = told_columns(profile, 5, 0)
     except InputError as error:
         promise.check_message(str(error), ["fleet.profile"], [])
+        promise.check_remedy(str(error))
         return str(error)
     assert columns.keys() <= COLUMNS.keys()
     assert all(column.shape == (5,) and np.isfinite(column).all() for column in columns.values())
