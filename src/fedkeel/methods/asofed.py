@@ -31,13 +31,14 @@ class Followed(ClientRule):
     """w <- w - lr r (s - s_prev + h); s_prev and h are a client's own and last from job to job."""
 
     lam: NonNegativeFloat = 1.0
-    """lambda, of the proximal term; the paper's."""
+    """The weight lambda of the proximal term. The default is the paper's."""
     h_decay: Decay = 0.001
-    """beta, the share of the past that stays in h; the paper's."""
+    """The share beta of the past that stays in h. The default is the paper's."""
     late: bool = False
-    """Whether h takes the previous gradient in only after the step."""
+    """Whether h takes in the previous gradient only after the step."""
     dynamic_rate: bool = True
-    """Whether slow clients step wider, by r; 1 for everybody without a server that measures delays."""
+    """Whether slow clients take steps that are larger by the factor r. With a server that does not measure delays, r is
+    1 for all clients."""
 
     @property
     def needs_sgd(self) -> str:
@@ -51,7 +52,7 @@ class Followed(ClientRule):
         return {"h": torch.zeros_like(w), "s": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Goes on with the past of the last job."""
+        """Continues with the past of the last job."""
         rate = torch.ones_like(job.lr[:, :1])
         if self.dynamic_rate and "delay" in job.received:
             rate = widened(job.received["delay"])
@@ -73,11 +74,12 @@ class Accumulated(ServerRule):
     pace = "periodic"
 
     server_lr: PositiveFloat = 1.0
-    """Ours; 1 is ASO-Fed as published."""
+    """A factor on the server's step, added here; 1 is ASO-Fed as published."""
     feature: bool = False
-    """The paper's step on the first layer; off, because it shrinks it by about 1 / fan-in at every arrival."""
+    """Whether the server takes the paper's step on the first layer. It is off by default, because it shrinks that layer
+    by about 1 / fan-in at every arrival."""
     dynamic_rate: bool = True
-    """Whether clients are told their mean delays."""
+    """Whether slow clients take larger steps; for this, the server sends clients their mean delays."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         zeros = torch.zeros(len(samples), dtype=torch.float64)

@@ -35,7 +35,7 @@ from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
 HIGHEST = torch.tensor([1e3, 5.0, 1.0], dtype=torch.float64)
-"""What lambda, sigma and iota are held in."""
+"""Bounds of lambda, sigma and iota."""
 GAMMA = 1e3
 """The largest gamma; with upsilon at most 1, phi is never negative."""
 
@@ -48,9 +48,10 @@ class Switches(Section):
     """What client and server both must know."""
 
     reading: Reading = "practical"
-    """The gradients of the control parameters: derived, or as printed."""
+    """How the gradients of the control parameters are computed. `practical`: as derived; `literal`: as printed."""
     ablation: Annotated[Literal["none", "DA", "FA", "0"], BeforeValidator(_digit)] = "none"
-    """`DA`: FedAsync's weights on the server; `FA`: no merge on devices; `0`: both: FedAsync, mu 0, with a bound."""
+    """The paper's ablations. `DA`: FedAsync's weights on the server; `FA`: no merges on devices; `0`: both, which is
+    FedAsync with mu 0 and a staleness bound."""
 
     @property
     def merges(self) -> bool:
@@ -69,17 +70,18 @@ class FreshMerge(Switches, Timing, ClientRule):
     recorded = ("merge_weight", "loss_before", "loss_after", "gamma", "upsilon")
 
     gamma: Annotated[float, Field(ge=0, le=GAMMA)] = 3.0
-    """gamma at first; held in [0, 1000]."""
+    """The first value of the control parameter gamma, which stays in [0, 1000]."""
     upsilon: Chance = 0.1
-    """upsilon at first; held in [0, 1]."""
+    """The first value of the control parameter upsilon, which stays in [0, 1]."""
     mu_b: PositiveFloat = 1.0
-    """mu_beta"""
+    """The factor mu_beta in a device's merge weight."""
     gamma_lr: NonNegativeFloat = 1e-4
-    """eta_gamma"""
+    """The learning rate eta_gamma of gamma."""
     upsilon_lr: NonNegativeFloat = 1e-4
-    """eta_upsilon"""
+    """The learning rate eta_upsilon of upsilon."""
     reward: Literal["local", "proxy"] = "local"
-    """Whose loss a merge is judged by: that of the current mini-batch, or of a sample of what other devices have."""
+    """Which loss judges a merge. `local`: that of the current mini-batch; `proxy`: that of a sample of other devices'
+    data."""
 
     def root(self, job: Job) -> Tensor:
         """g from 1, [k, 1]."""
@@ -154,17 +156,17 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     """w <- (1 - alpha) w + alpha w_i, with control parameters lambda, sigma and iota that take gradient steps."""
 
     mu_a: PositiveFloat = 1.0
-    """mu_alpha"""
+    """The factor mu_alpha in the server's mixing weight."""
     lambda_lr: NonNegativeFloat = 1e-4
-    """eta_lambda"""
+    """The learning rate eta_lambda of lambda."""
     sigma_lr: NonNegativeFloat = 1e-4
-    """eta_sigma"""
+    """The learning rate eta_sigma of sigma."""
     iota_lr: NonNegativeFloat = 1e-4
-    """eta_iota"""
+    """The learning rate eta_iota of iota."""
     staleness_bound: PositiveInt = 99
-    """tau: an update with t - o + 1 above it is discarded."""
+    """The bound tau: an update with t - o + 1 above it is discarded."""
     shared_control: bool = False
-    """Whether all devices have one set of control parameters, not each its own."""
+    """Whether all devices share one set of control parameters instead of one set each."""
 
     @property
     def learns(self) -> bool:
@@ -179,12 +181,13 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     def forgets(self) -> str | None:
         """Only the LSTM is taken over."""
         if not self.merges:
-            return f"with ablation {self.ablation}, whose devices do not merge; accepted: ablation none or DA"
-        return None if self.learns else f"with slot {self.slot}; accepted: slot learned"
+            ablation = f"with algorithm.ablation={self.ablation}, where devices do not merge"
+            return f"{ablation}; remove it or set algorithm.ablation to none or DA"
+        return None if self.learns else f"with algorithm.slot={self.slot}; remove it or set algorithm.slot=learned"
 
     @property
     def control(self) -> tuple[float, float, float]:
-        """lambda, sigma and iota at first."""
+        """The first values of lambda, sigma and iota."""
         raise NotImplementedError
 
     @property
@@ -197,7 +200,7 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         )
 
     def root(self, view: View) -> float:
-        """What stands under the root."""
+        """The number under the root."""
         raise NotImplementedError
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
@@ -216,7 +219,7 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         return self.proposal(state.memory, client) if self.learns else {}
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """The weight adapts or is FedAsync's; what is too stale changes no more than the log."""
+        """The weight adapts or is FedAsync's; an update that is too stale changes only the log."""
         if self.adapts:
             after, receipt = self._receive(state, update, view)
         else:
@@ -250,9 +253,9 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         return after, Receipt(alpha, notes={"lambda": lambda_, "sigma": sigma, "iota": iota})
 
     def _adapted(self, control: Tensor, logged: Message | None, update: Updates) -> Tensor:
-        """[3], after a step of Eq. 3 on the loss of the model that the job started from, if it was mixed at all.
+        """[3], after a step of Eq. 3 on the loss of the model that the job started from, if that model was mixed.
 
-        The slopes are those of the mixing that made that model, with the control parameters of whoever was mixed in.
+        The slopes are those of the mixing that made that model, with the control parameters of the client mixed in.
         Errata (`literal`): Eq. 4 and 5 take w_i - w_o for a gradient, not for its opposite, divide it by epochs in
         place of steps, and count a merged model in.
         """
@@ -277,11 +280,11 @@ class AsynchronousMixing(DynamicMixing):
     pace = "periodic"
 
     lambda_: Annotated[float, Field(ge=1e-3, le=1e3)] = 5.0
-    """lambda at first; held in [.001, 1000]."""
+    """The first value of the control parameter lambda, which stays in [0.001, 1000]."""
     sigma: Annotated[float, Field(ge=0, le=5)] = 0.5
-    """sigma at first; held in [0, 5]."""
+    """The first value of the control parameter sigma, which stays in [0, 5]."""
     iota: Chance = 0.05
-    """iota at first; held in [0, 1]."""
+    """The first value of the control parameter iota, which stays in [0, 1]."""
 
     @property
     def control(self) -> tuple[float, float, float]:

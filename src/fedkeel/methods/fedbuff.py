@@ -26,18 +26,20 @@ class Buffered(ServerRule):
     pace = "concurrency"
 
     buffer_size: PositiveInt = 10
-    """K"""
+    """The number K of updates that make one step of the server."""
     server_lr: PositiveFloat = 1.0
-    """eta_g"""
+    """The server's learning rate eta_g."""
     exponent: NonNegativeFloat = 0.5
+    """How fast the weight of an update falls with its staleness: (1 + staleness)^-exponent."""
     rest: Rest = "drop"
-    """At the end of the run; a step with k < K updates divides by k."""
+    """What happens to a partly filled buffer when the run ends. `drop`: it is discarded; `flush`: it makes one last
+    step, which divides by the number of updates in it."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, _empty(w))
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """The model is a new version when the buffer is full; the weight is what the update has in that step."""
+        """The model is a new version when the buffer is full; the weight is the update's share in that step."""
         factor = staleness_factor(view.staleness, "polynomial", self.exponent, 0)
         delta = torch.add(state.memory["delta"], update.delta[0], alpha=factor)
         count = state.memory["count"] + 1

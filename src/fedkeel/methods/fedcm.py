@@ -21,7 +21,8 @@ class MixedSGD(ClientRule):
     pair = "fedcm"
 
     alpha: Share = 0.1
-    """alpha; the first round, where Delta = 0, runs at alpha times the learning rate."""
+    """The share alpha of a client's own gradient in its step. The first round, where Delta = 0, runs at alpha times the
+    learning rate."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Every gradient is mixed with the same Delta."""
@@ -44,7 +45,7 @@ class DirectionAverage(UniformAverage):
         return {"delta": state.memory["delta"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
-        """With local momentum, `length` is longer than lr K."""
+        """With local momentum, `length` is more than lr K."""
         after, shares = super().aggregate(state, updates)
         return replace(after, memory={"delta": -(shares / updates.length[:, 0]) @ updates.delta}), shares
 

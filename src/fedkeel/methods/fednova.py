@@ -30,10 +30,12 @@ class NormalisedAverage(ServerRule):
         return ("length", "steps")
 
     server_lr: PositiveFloat = 1.0
+    """The server's learning rate."""
     server_momentum: Decay = 0.0
-    """gmf; .9 in the authors' variants with server momentum."""
+    """The server's momentum gmf. It is 0.9 in the authors' variants with server momentum."""
     tau_eff: Literal["paper", "released"] = "paper"
-    """sum_i p_i a_i; with a proximal term the released code takes sum_i p_i K_i."""
+    """The effective number of steps. `paper`: sum_i p_i a_i; `released`: with a proximal term sum_i p_i K_i, as in the
+    released code."""
 
     @property
     def needs_sgd(self) -> str:
@@ -47,8 +49,8 @@ class NormalisedAverage(ServerRule):
         shares, length = updates.shares(), updates.length
         if not bool((length > 0).all()):
             raise InputError(
-                f"algorithm.mu: {updates.pull:g} is not accepted with local.lr={float(updates.lr.max()):g}, clients "
-                "would overshoot where they started; accepted: mu * lr below 1"
+                f"algorithm.mu={updates.pull:g} is too large for local.lr={float(updates.lr.max()):g}, clients would "
+                "overshoot the model they started from; choose mu * lr below 1"
             )
         counted = length
         if self.tau_eff == "released" and updates.pull:

@@ -17,14 +17,16 @@ class Adaptive(ServerRule):
     """x <- x + server_lr * m / (sqrt(v) + tau), with m <- beta1 m + (1 - beta1) Delta (Algorithm 2)."""
 
     server_lr: PositiveFloat = 0.01
-    """eta; the paper tunes it for every task."""
+    """The server's learning rate eta. The paper tunes it for every task."""
     beta1: Decay = 0.9
+    """The share of the past in the momentum m."""
     tau: PositiveFloat = 1e-3
-    """The degree of adaptivity."""
+    """The degree of adaptivity: a larger tau makes steps less adaptive."""
     initial_v: Literal["tau2", "zero"] = "tau2"
-    """v_{-1}: tau^2 as in Algorithm 2; the authors' experiments start from zero."""
+    """The first value of v. `tau2`: tau^2, as in Algorithm 2; `zero`: as in the authors' experiments."""
     weighting: Weighting = "uniform"
-    """Of the updates in Delta: Algorithm 2's plain mean; the authors' experiments weight by samples."""
+    """How updates are weighted. `uniform`: all the same, as in Algorithm 2; `samples`: by the clients' numbers of
+    samples, as in the authors' experiments."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """m = 0, and v as `initial_v` says."""
@@ -51,12 +53,13 @@ class Adaptive(ServerRule):
 
 
 class Averaging(Adaptive):
-    """Those whose v is a running mean, so that its start is biased."""
+    """Optimisers whose v is a running mean, so that its start is biased."""
 
     beta2: Decay = 0.99
-    """The authors' experiments ran at .999, the default of their framework."""
+    """The share of the past in the second moment v. The authors' experiments ran with 0.999, the default of their
+    framework."""
     bias_correction: bool = False
-    """Algorithm 2 has none; the authors' experiments ran with it."""
+    """Whether the bias of the running means is corrected. Algorithm 2 does not; the authors' experiments did."""
 
     def correction(self, t: float) -> float:
         """sqrt(1 - beta2^t) / (1 - beta1^t), or 1."""

@@ -17,12 +17,13 @@ from fedkeel.params import Layout
 
 
 class ControlledSGD(ClientRule):
-    """y <- y - lr (g(y) - c_i + c); a client's c_i is its mean gradient of the last time."""
+    """y <- y - lr (g(y) - c_i + c); a client's c_i is the mean gradient of its last job."""
 
     pair = "scaffold"
 
     option: Literal["I", "II"] = "II"
-    """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
+    """How a client renews its control variate c_i. `I`: the gradient of all local data at x; `II`:
+    c_i - c + (x - y) / (K lr), where momentum makes K larger."""
 
     @property
     def needs_sgd(self) -> str | None:
@@ -54,7 +55,7 @@ class ControlledAverage(ServerRule):
     pair = "scaffold"
 
     server_lr: PositiveFloat = 1.0
-    """eta_g"""
+    """The server's learning rate eta_g."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """c = 0; N counts the clients that have data."""

@@ -1,4 +1,4 @@
-"""A learning rate of each client's own, smoothed over its rounds: what FedEnt and FedNorm have in common."""
+"""A learning rate for each client, smoothed over its rounds: what FedEnt and FedNorm have in common."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from fedkeel.methods.types import Decay, Multiple
 class SmoothedRate(ClientRule):
     """Trains at a rate of its own: eta <- gamma eta_before + (1 - gamma) eta_star (FedEnt's Eq. 31).
 
-    `local.lr_decay` lowers the cap and a first rate that is the base rate, but neither `initial_rate` nor what is
-    smoothed.
+    `local.lr_decay` lowers the cap and a first rate that is the base rate, but neither `initial_rate` nor the smoothed
+    rate.
     """
 
     gamma: Decay = 0.99
+    """The share of the earlier rate in the smoothed rate."""
     smoothing: Literal["participation", "round"] = "participation"
-    """What t counts in Eq. 31: a client's own rounds; or all, so that gamma is raised to the rounds since its last."""
+    """What t counts in Eq. 31. `participation`: the client's own rounds; `round`: all rounds, so that gamma is raised
+    to the number of rounds since the client's last one."""
     initial_rate: PositiveFloat | None = None
-    """eta_before of a client's first round, eta_i(-1) in FedEnt's Algorithm 2; without it, the base rate."""
+    """The earlier rate in a client's first round, eta_i(-1) in FedEnt's Algorithm 2. With null, it is the base rate."""
     cap: Multiple | None = 10.0
-    """Of the rate really used, as a multiple of the base rate, whatever the initial rate; what is smoothed goes on
-    without it."""
+    """The largest rate that is used, as a multiple of the base rate. The smoothed rate itself is not capped. With null,
+    there is no cap."""
 
     @property
     def needs_sgd(self) -> str:

@@ -42,7 +42,7 @@ class Mixed(ServerRule):
     pace = "periodic"
 
     alpha: Share = 0.6
-    """alpha, before staleness takes its share of it; it never changes in a run."""
+    """The mixing weight alpha of an update that is not stale. It does not change during a run."""
 
     def factor(self, staleness: int) -> float:
         """s(t - tau)"""
@@ -55,16 +55,16 @@ class Mixed(ServerRule):
 
 
 class StalenessMixed(Mixed):
-    """The factor is one of the paper's three functions; what is too stale may be thrown away."""
+    """The factor is one of the paper's three functions; updates that are too stale may be discarded."""
 
     function: Function = "polynomial"
-    """s"""
+    """The function s of an update's staleness that multiplies its weight."""
     a: NonNegativeFloat | None = None
-    """Its steepness; null: 0.5 for polynomial, 10 for hinge."""
+    """The steepness of the function s. With null, it is 0.5 for `polynomial` and 10 for `hinge`."""
     b: NonNegativeFloat = 4.0
-    """Of hinge: the staleness up to which updates count fully."""
+    """With function `hinge`, the staleness up to which updates count fully."""
     staleness_bound: PositiveInt | None = None
-    """An update with t - tau + 1 above it is discarded; null: none is."""
+    """An update with t - tau + 1 above this bound is discarded. With null, none is."""
 
     def factor(self, staleness: int) -> float:
         return staleness_factor(
@@ -72,7 +72,7 @@ class StalenessMixed(Mixed):
         )
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """What is discarded leaves the model as it is, and no new version."""
+        """A discarded update leaves the model as it is and makes no new version."""
         if self.staleness_bound is not None and view.staleness + 1 > self.staleness_bound:
             return state, Receipt(0.0, published=False, accepted=False)
         return super().receive(state, update, view)

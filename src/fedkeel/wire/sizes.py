@@ -58,7 +58,8 @@ class Sizes:
         for name, each in sends.items():
             if not isinstance(each, Sends):
                 raise FedkeelError(
-                    f"the client rule's sends has {name!r}: {shown(each)}; accepted: {name!r}: Sends(numbers)"
+                    f"the client rule's sends must give a Sends for each name, such as {name!r}: Sends(numbers); got "
+                    f"{shown(each)}"
                 )
             sent = wire if each.goes_through else Chain()
             nbytes = sent.nbytes(each.numbers, each.nbytes or self._itemsize, update=False)
