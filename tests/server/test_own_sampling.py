@@ -121,7 +121,7 @@ def test_what_is_no_draw_is_told(name: str, said: str) -> None:
         ("own_draws:number", "own_draws:number is 3; accepted: a function number(sizes, count, free, rng)"),
         ("own_draws:three", "own_draws:three(sizes, count, free) is not accepted (too many positional arguments)"),
         ("own_draws:five", "(missing a required argument: 'more'); accepted: a function five(sizes, count, free, rng)"),
-        ("unifrom", "sampling: 'unifrom' is not accepted; accepted: uniform, scheme1 or module:function"),
+        ("unifrom", "sampling must be one of uniform, scheme1 or module:function; got 'unifrom'"),
     ],
 )
 def test_bad_descriptions_are_told_before_anything_else(name: str, said: str) -> None:
