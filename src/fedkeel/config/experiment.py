@@ -36,47 +36,70 @@ class Experiment(Section):
     """Everything that decides what a run computes."""
 
     name: str | None = None
-    """What the run is called in figures and below `runs/`."""
+    """The name of the run in figures, and the name of its folder in `runs/`. Without it, the folder gets a name made
+    from the time."""
     dataset: DatasetSettings = DatasetSettings()
+    """The data set, by its name or as a section of settings."""
     partition: AnyPartition = Iid()
+    """How the training samples are dealt out to the clients."""
     model: ModelSettings = ModelSettings()
+    """The model, by its name or as a section with its options."""
     algorithm: AlgorithmSettings = AlgorithmSettings()
+    """The federated learning method, by its name or as a section with its settings."""
     local: LocalSettings = LocalSettings()
+    """How a client trains the model that it receives."""
     fleet: FleetSettings = FleetSettings()
+    """How fast the simulated devices and their links are, and when they are on."""
     faults: FaultSettings = FaultSettings()
+    """What goes wrong with jobs on purpose, to test how robust a method is."""
     schedule: ScheduleSettings = ScheduleSettings()
+    """When the server sends work to clients, and how long it waits for them."""
     gate: GateSettings = GateSettings()
+    """Which uploads the server refuses before it aggregates them."""
     wire: WireSettings = ()
-    """What is done to uploads on their way, in this order: `[{kind: clip, norm: 5}, {kind: cast, dtype: float16}]`."""
+    """What is done to uploads on their way to the server, in this order, for example `[{kind: clip, norm: 5}, {kind:
+    cast, dtype: float16}]`."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """How often the state of the run is saved, so that it can be resumed."""
     clients: Annotated[int, Field(gt=0, le=100_000_000)] = 20
+    """The number of clients among which the data is dealt out."""
     per_round: Count | None = None
-    """Clients that take part in a round: by default 10, or all if there are fewer."""
+    """The number of clients that take part in a round. The default is 10, or all clients if there are fewer."""
     participation: Share | None = None
-    """The same as a share of all clients."""
+    """The share of all clients that take part in a round. It replaces `per_round`."""
     sampling: Sampling = "uniform"
-    """How a round's clients are drawn. `uniform`: each at most once. `scheme1`: with replacement in proportion to their
-    samples, and then averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA). `module:function`: as
-    the user's `draw(sizes, count, free, rng)` returns them."""
+    """How the clients of a round are drawn. `uniform` draws each client at most once, `scheme1` draws with replacement
+    in proportion to the clients' samples (scheme I of Li et al., 2020), and `module:function` calls your own
+    `draw(sizes, count, free, rng)`."""
     rounds: Count = 30
-    """For a method without rounds, `per_round` arrivals are one."""
+    """The number of rounds after which the run ends. For a method without rounds, `per_round` arrivals count as one
+    round."""
     limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """Virtual seconds after which the run ends, if it has not before."""
+    """The virtual time in seconds after which the run ends, even if there are rounds left."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    """The seed of all random numbers: data, model, clients, devices and training."""
     evaluate_every: Count = 1
+    """The model is tested after every so many rounds, and always after the last one."""
     evaluate_local: bool = False
-    """Also test every participant's model as it comes back, on the whole test set."""
+    """Also test the model of every participant as it comes back, on the whole test set."""
     evaluate_clients: bool = False
-    """At the end, test the model on every client's own share of the test set; always, where clients have their own."""
+    """At the end, also test the model on each client's own share of the test set. This is always done if the clients
+    have test data of their own."""
     finetune: FinetuneSettings = FinetuneSettings()
+    """How each client adapts its own copy of the final model before that copy is tested."""
     target_accuracy: Share | None = None
+    """The test accuracy to reach. The summary says after how many rounds, uploads and seconds it was reached."""
     stop_at_target: bool = False
+    """End the run as soon as `target_accuracy` is reached."""
     executor: ExecutorSettings = ExecutorSettings()
+    """How the clients' training is carried out on this machine. It changes the speed of a run, not its meaning."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """The device on which PyTorch computes."""
     threads: Annotated[int, Field(gt=0, le=256)] = 1
-    """Of PyTorch inside an operation, but for worker processes, which have one each. One is the same on every machine,
-    bit for bit, and best for small models."""
+    """The number of threads that PyTorch uses inside an operation; worker processes always use one. With 1, results are
+    the same bit for bit on every machine, and small models run fastest."""
     dtype: Literal["float32", "float64"] = "float32"
+    """The floating-point type of the weights and of all computations."""
 
     def __init__(self, /, **values: Any) -> None:
         try:

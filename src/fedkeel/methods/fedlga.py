@@ -72,10 +72,11 @@ class GradientApproximation(UniformAverage):
     """
 
     reading: Completion = "fitted"
-    """A law of growth with one fitted number; or, of the paper's equations, the added part's size, capped; or as
-    printed, which reverses stragglers and stops when it runs away; or a step along the device's own path."""
+    """How the updates of stragglers are completed: by a fitted law of growth (`fitted`), by the paper's equations with
+    the added part capped (`practical`), by the equations as printed (`literal`), or by a step along the device's own
+    path (`own-path`)."""
     diagnose: bool = False
-    """Whether the simulator trains what stragglers missed, and Eq. 3's error is reported; the run stays the same."""
+    """Also train what stragglers missed, and report the error of Eq. 3. The run itself does not change."""
 
     @property
     def reports(self) -> tuple[str, ...]:

@@ -33,8 +33,12 @@ class NormRate(SmoothedRate):
     watches_epochs = True
 
     reading: Reading = "practical"
+    """`practical` measures the distance to the next global model, predicted by the last global move. `literal` measures
+    the distance to the current one as printed, with which all rates are 0."""
     beta: Weight = 0.99
+    """The weight of the distance to the global model against the size of the learning rate."""
     eta_max: PositiveFloat = 1.0
+    """The largest learning rate that the objective may choose, before smoothing."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The rate is set in the first step, of whose mini-batch the gradient is."""

@@ -15,7 +15,7 @@ class SharpnessAware(ClientRule):
     """Two gradients a step, of the same mini-batch: one to climb, one at w + rho g / ||g|| to descend."""
 
     rho: PositiveFloat = 0.1
-    """rho, the radius of the ascent."""
+    """The radius of the step uphill that is made before each gradient."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The norm is that of all weights, without decay."""

@@ -10,6 +10,7 @@ class FineTuning(ClientRule):
     """Every client for itself; nothing travels."""
 
     part: Part = "all"
+    """The part of the model that is trained."""
 
     @property
     def trains(self) -> Part:

@@ -33,17 +33,18 @@ class Weighed(ServerRule):
     pace = "concurrency"
 
     minimum: PositiveInt = 10
-    """Updates to aggregate; the authors' experiments wait for half of the devices at work."""
+    """The number of updates that the server collects before it changes the model. The authors wait for half of the
+    devices at work."""
     similarity: NonNegativeFloat = 1.0
-    """Of the direction, in the weight."""
+    """The weight of the direction of an update, compared with the last moves of the model."""
     staleness_weight: PositiveFloat = 3.0
-    """Of the staleness, in the weight."""
+    """The weight of the freshness of an update; staler updates count less."""
     staleness_bound: PositiveInt = 10
-    """B"""
+    """The staleness at which the weight of freshness has halved (B in the paper)."""
     notify: bool = True
-    """Whether a device whose job is more than B versions behind is asked to send what it has."""
+    """Ask a device whose job is more than `staleness_bound` versions behind to send what it has."""
     rest: Rest = "drop"
-    """What becomes of a buffer that is not full when the run ends."""
+    """What happens to a buffer that is not full when the run ends: it is dropped (`drop`) or applied (`flush`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """An empty buffer; there are no earlier versions yet."""

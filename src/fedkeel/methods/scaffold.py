@@ -22,7 +22,8 @@ class ControlledSGD(ClientRule):
     pair = "scaffold"
 
     option: Literal["I", "II"] = "II"
-    """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
+    """How a client updates its control variate: by the gradient of all its data at the global model (`I`) or by the way
+    it moved (`II`)."""
 
     @property
     def needs_sgd(self) -> str | None:
@@ -54,7 +55,7 @@ class ControlledAverage(ServerRule):
     pair = "scaffold"
 
     server_lr: PositiveFloat = 1.0
-    """eta_g"""
+    """The step size of the server along the mean update."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """c = 0; N counts the clients that have data."""

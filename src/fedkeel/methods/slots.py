@@ -31,20 +31,21 @@ class Requests(Section):
     """What client and server both must know."""
 
     slot: Literal["fixed", "first", "middle", "penultimate", "learned"] = "fixed"
-    """`fixed`: `slot_epoch`; after the first epoch, in the middle, before the last; or learnt."""
+    """When a device asks for a fresh model: after `slot_epoch` epochs (`fixed`), after the first epoch (`first`), in
+    the middle (`middle`), before the last epoch (`penultimate`), or when it has learnt that it helps (`learned`)."""
 
 
 class Timing(Requests):
     """How a device chooses its slot in 1 .. L - 1; a job of one epoch has none."""
 
     slot_epoch: PositiveInt | None = None
-    """Of `fixed`: the epochs before the request, at most L - 1; null: half of L, rounded down."""
+    """With `slot: fixed`: the number of epochs before the request. The default is half of the epochs, rounded down."""
     epsilon: Chance = 0.1
-    """How often a learnt slot is left to chance."""
+    """With `slot: learned`: the probability that a device chooses at random."""
     q_lr: Chance = 0.1
-    """phi of Eq. 8"""
+    """With `slot: learned`: the learning rate of a device's table (phi in Eq. 8)."""
     q_discount: Chance = 0.9
-    """psi of Eq. 8"""
+    """With `slot: learned`: the discount factor of a device's table (psi in Eq. 8)."""
 
     def fixed_slot(self, epochs: int) -> int:
         """The slot if it is not learnt; 0: there is none."""
@@ -121,9 +122,9 @@ class Proposals(Requests):
     """How the server proposes slots to devices that have not merged yet."""
 
     meta_lr: NonNegativeFloat = 1e-3
-    """eta_RL"""
+    """With `slot: learned`: the learning rate of the server's network that proposes slots (eta_RL in the paper)."""
     baseline_rate: Chance = 0.1
-    """rho, by which the mean reward b follows the rewards."""
+    """With `slot: learned`: how fast the mean reward follows the rewards (rho in the paper)."""
 
     def first_memory(self, w: Tensor, clients: int) -> Message:
         """The LSTM, b, who has merged, and what the LSTM says."""

@@ -21,13 +21,14 @@ class SmoothedRate(ClientRule):
     """
 
     gamma: Decay = 0.99
+    """The share of a client's previous learning rate in its new one."""
     smoothing: Literal["participation", "round"] = "participation"
-    """What t counts in Eq. 31: a client's own rounds; or all, so that gamma is raised to the rounds since its last."""
+    """What counts as a step of smoothing: a client's own rounds (`participation`) or all rounds since its last one
+    (`round`)."""
     initial_rate: PositiveFloat | None = None
-    """eta_before of a client's first round, eta_i(-1) in FedEnt's Algorithm 2; without it, the base rate."""
+    """The learning rate that a client's smoothing starts from. The default is the base rate."""
     cap: Multiple | None = 10.0
-    """Of the rate really used, as a multiple of the base rate, whatever the initial rate; what is smoothed goes on
-    without it."""
+    """The largest learning rate that is used, as a multiple of the base rate, or null for no limit."""
 
     @property
     def needs_sgd(self) -> str:

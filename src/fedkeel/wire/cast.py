@@ -22,9 +22,11 @@ class Cast(Transform):
     """
 
     kind: Literal["cast"] = "cast"
+    """The name of the transform."""
     dtype: Literal["float16", "bfloat16"] = "float16"
+    """The type that uploads are rounded to. `float16` is more precise, and `bfloat16` has the range of float32."""
     feedback: bool = False
-    """Whether a client adds what rounding took from its last update to the next one (error feedback)."""
+    """Each client adds what rounding removed from its last update to its next one (error feedback)."""
 
     def initial(self, w: Tensor) -> Message:
         """Rounding has taken nothing yet."""
