@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedkeel.config import yamltext
 from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
+from fedkeel.config.elsewhere import Elsewhere
 from fedkeel.config.section import RULES, Count, Section, Share, explain
 from fedkeel.config.spelling import LISTS, chosen, flow, listed, put, rules_inside, spelled_out
 from fedkeel.data.partition import AnyPartition, Iid
@@ -105,7 +106,7 @@ class Experiment(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise explain(error, type(self)) from None
+            raise explain(error, type(self), advise=Elsewhere(type(self), values).advice) from None
 
     @field_validator("name")
     @classmethod
@@ -113,8 +114,8 @@ class Experiment(Section):
         if name is None or (0 < len(name.encode()) <= 100 and name.isprintable() and not NO_FOLDER.search(name)):
             return name
         raise InputError(
-            f"name: {shown(name)} is not accepted; accepted: 1 to 100 bytes that name a folder, all printable, without "
-            "/ and \\ and not beginning with a dot"
+            f"name must be 1 to 100 printable bytes that name a folder, without / and \\ and not starting with a dot; "
+            f"got {shown(name)}"
         )
 
     @model_validator(mode="before")
@@ -126,30 +127,28 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         if self.per_round is not None and self.participation is not None:
             raise InputError(
-                f"per_round={self.per_round} and participation={self.participation} say the same thing twice; "
-                "accepted: one of them"
+                f"per_round={self.per_round} and participation={self.participation} both say how many clients take "
+                "part in a round; keep one of them"
             )
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
         # Data that is handed over in Python says later how many clients there are.
         if "clients" in self.model_fields_set and (self.per_round or 0) > self.clients:
-            raise InputError(f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}")
+            raise InputError(f"per_round must be at most clients={self.clients}; got {self.per_round}")
         for field, value in (("part", self.finetune.part != "all" and self.finetune.part), ("lr", self.finetune.lr)):
             if value and not self.finetune_epochs:
-                raise InputError(
-                    f"finetune.{field}: {value} is not accepted without fine-tuning; accepted: set finetune.epochs"
-                )
+                raise InputError(f"finetune.{field}={value} needs fine-tuning; set finetune.epochs, or remove it")
         count, (unit, word) = self.local.units, ("steps", "mini-batch") if self.local.by_step else ("epochs", "epoch")
         missing = self.fleet.tau_max if self.fleet.tau_max is not None else count - 1
         if missing >= count:
             raise InputError(
-                f"fleet.tau_max: {missing} is not accepted with local.{unit}={count}; accepted: at most "
-                f"{count - 1}, for every device does one {word}"
+                f"fleet.tau_max must be at most {count - 1} with local.{unit}={count}, as every device does at least "
+                f"one {word}; got {missing}"
             )
         if self.fleet.rho and count == 1:
             raise InputError(
-                f"fleet.rho: {self.fleet.rho:g} is not accepted with local.{unit}=1, of which none can be missed; "
-                f"accepted: local.{unit} of 2 or more"
+                f"fleet.rho={self.fleet.rho:g} needs jobs of at least 2 {unit}, so that a device can miss one; "
+                f"set local.{unit} to 2 or more"
             )
         self._check_pace()
         needs_weights = {
@@ -160,42 +159,40 @@ class Experiment(Section):
         for field, given in needs_weights.items():
             if given is not None and self.algorithm.rules()[0].uploads == "none":
                 raise InputError(
-                    f"{field}: {given} is not accepted with {self.algorithm.label}, whose clients send no weights; "
-                    "accepted: without it"
+                    f"{field}={given} needs clients that send weights, and those of {self.algorithm.label} send none; "
+                    "remove it or choose another method"
                 )
         for rule in self.algorithm.rules():
             if self.local.optimizer != "sgd" and rule.needs_sgd:
                 raise InputError(
-                    f"local.optimizer: {self.local.optimizer} is not accepted with {self.algorithm.label}, as "
-                    f"{rule.needs_sgd}; accepted: sgd"
+                    f"local.optimizer must be sgd with {self.algorithm.label}, as {rule.needs_sgd}; "
+                    f"got {self.local.optimizer}"
                 )
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
-                "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "
-                "accepted: set gate.max_norm"
+                "faults.corruptions: 'huge' needs gate.max_norm, as nothing else refuses such an upload; set "
+                "gate.max_norm"
             )
         if self.stop_at_target and self.target_accuracy is None:
-            raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
+            raise InputError("stop_at_target needs a target; set target_accuracy")
         return self
 
     def _check_pace(self) -> None:
         """Whether the method can work like this."""
         own, asked, schedule = self.algorithm.rules()[1].pace, self.schedule.pace, self.schedule
         if (own == "barrier") != (self.pace == "barrier"):
-            accepted = "barrier" if own == "barrier" else "stream, periodic or concurrency"
-            raise InputError(
-                f"schedule.pace: {asked} is not accepted with {self.algorithm.label}; accepted: auto, {accepted}"
-            )
+            possible = "auto or barrier" if own == "barrier" else "auto, stream, periodic or concurrency"
+            raise InputError(f"schedule.pace must be {possible} with {self.algorithm.label}; got {asked}")
         schedule.check(self.pace)
         if schedule.over_select and self.sampling == "scheme1":
             raise InputError(
-                f"schedule.over_select: {schedule.over_select:g} is not accepted with sampling {self.sampling}, which "
-                "may draw a client twice; accepted: sampling uniform"
+                f"schedule.over_select={schedule.over_select:g} needs sampling=uniform, as {self.sampling} may draw a "
+                "client twice; change one of them"
             )
         if self.pace != "barrier" and self.sampling == "scheme1":
             raise InputError(
-                f"sampling: {self.sampling} is not accepted with {self.algorithm.label}, which receives updates one by "
-                "one; accepted: uniform"
+                f"sampling must be uniform with {self.algorithm.label}, which receives updates one by one; "
+                f"got {self.sampling}"
             )
 
     @property
@@ -241,12 +238,10 @@ class Experiment(Section):
         for override in overrides:
             key, equals, text = override.partition("=")
             if not (equals and all(key.split("."))) or key.count(".") > yamltext.DEEPEST:
-                raise InputError(
-                    f"override {shown(override)} is not accepted; accepted: key=value, such as local.lr=0.05"
-                )
+                raise InputError(f"a setting must be key=value, such as local.lr=0.05; got {shown(override)}")
             key = f"algorithm.{key}" if key in RULES else key
             if key in seen:
-                raise InputError(f"{label(key)}: set twice; accepted: one value")
+                raise InputError(f"{label(key)} is given twice; keep one of the two")
             seen[key] = yamltext.parse(key, text)
         if any(key in seen for key in ("algorithm.name", *(f"algorithm.{side}" for side in RULES))):
             values = {k: chosen(v) if k == "algorithm" else v for k, v in values.items()}
