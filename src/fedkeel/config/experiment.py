@@ -37,8 +37,8 @@ class Experiment(Section):
     """Everything that decides what a run computes."""
 
     name: str | None = None
-    """The name of the run in figures, and the name of its folder in `runs/`. Without it, the folder gets a name made
-    from the time."""
+    """The name of the run in figures, and of its folder in `runs/`. By default the folder is named after the data set,
+    the model, the method and the seed."""
     dataset: DatasetSettings = DatasetSettings()
     """The data set, by its name or as a section of settings."""
     partition: AnyPartition = Iid()

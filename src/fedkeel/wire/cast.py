@@ -15,7 +15,7 @@ from fedkeel.wire.transform import Size, Transform, Upload
 
 
 class Cast(Transform):
-    """Rounds the update, and messages in the weights' type, to another type.
+    """Rounds the update, and messages of the same type as the weights, to numbers of two bytes.
 
     float16 has eleven bits of precision and ends at 65504: what lies beyond becomes infinite and is refused. bfloat16
     has eight bits and the range of float32.
