@@ -202,12 +202,12 @@ def test_image_models_refuse_flat_vectors():
 
 @pytest.mark.parametrize("look", [describe, options, lambda name: build(name, IMAGES[0])])
 def test_an_unknown_name_is_answered_with_the_nearest(look):
-    with pytest.raises(InputError, match=r"model.name: 'lenet' is unknown \(did you mean lenet5"):
+    with pytest.raises(InputError, match=r"model\.name: 'lenet' is not known; did you mean lenet5"):
         look("lenet")
 
 
 def test_an_unknown_option_is_answered_with_those_of_the_model():
-    with pytest.raises(InputError, match=r"model.drop: alexnet has no such setting \(did you mean dropout\?\)"):
+    with pytest.raises(InputError, match=r"model\.drop is not a setting of alexnet; did you mean model\.dropout\?"):
         build("alexnet", IMAGES[1], drop=0.5)
     with pytest.raises(InputError, match=r"model.norm: lenet5 has no such setting; accepted: projection"):
         build("lenet5", IMAGES[1], norm="batch")

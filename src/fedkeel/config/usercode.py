@@ -42,9 +42,7 @@ def find(name: str, field: str, accepted: str = "module:function") -> Any:
     module, _, inside = name.partition(":")
     if module.endswith(".py"):
         such = label(f"{Path(module).stem}:{inside}")
-        raise InputError(
-            f"{field}: {shown(name)} is not accepted, a module's name has no .py; accepted: {accepted}, such as {such}"
-        )
+        raise InputError(f"{field}: the name of a module has no .py; write {such} instead of {shown(name)}")
     try:
         target = getattr(_running(module) or import_module(module), inside)
     except KeyboardInterrupt:
@@ -54,9 +52,7 @@ def find(name: str, field: str, accepted: str = "module:function") -> Any:
     except BaseException as error:
         missing = f"{error.name}." if isinstance(error, ModuleNotFoundError) else "?"
         hint = _where(module) if f"{module}.".startswith(missing) else _instead(module, error)
-        raise InputError(
-            f"{field}: {shown(name)} cannot be imported ({said(error)}{hint}); accepted: {accepted}"
-        ) from error
+        raise InputError(f"{field}: {shown(name)} cannot be imported ({said(error)}{hint}); give {accepted}") from error
     FOUND.add(name)
     return target
 
@@ -137,16 +133,14 @@ def check_signature(function: Any, name: str, field: str, given: tuple[str, ...]
     """That it can be called with so many values; their names are for the message."""
     call = f"{short(name)}({', '.join(given)})"
     if not callable(function):
-        raise InputError(f"{field}: {name} is {shown(function)}; accepted: a function {call}")
+        raise InputError(f"{field}: {name} must be a function {call}; got {shown(function)}")
     try:
         signature = inspect.signature(function, eval_str=True)
     except Exception:  # an annotation that means nothing here says nothing about the call
         try:
             signature = inspect.signature(function)
         except Exception as error:
-            raise InputError(
-                f"{field}: {name} has no signature ({said(error)}); accepted: a function {call}"
-            ) from error
+            raise InputError(f"{field}: {name} has no signature ({said(error)}); give a function {call}") from error
     try:
         signature.bind_partial(*given)
     except TypeError as error:
@@ -158,8 +152,8 @@ def _uncallable(
     name: str, field: str, given: tuple[str, ...], signature: inspect.Signature, error: TypeError
 ) -> InputError:
     return InputError(
-        f"{field}: {name}{_plain(signature)} is not accepted ({words(error)}); accepted: a function "
-        f"{short(name)}({', '.join(given)})"
+        f"{field}: {name} must be a function {short(name)}({', '.join(given)}); got {short(name)}{_plain(signature)} "
+        f"({words(error)})"
     )
 
 
@@ -187,8 +181,8 @@ def completed(
     named = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind == p.POSITIONAL_ONLY for p in rest) or own in (p.name for p in rest):
         raise InputError(
-            f"{field}: {name}{_plain(signature)} is not accepted; accepted: options that are passed by name, none of "
-            f"them called {own}"
+            f"{field}: {name} must take its options by name, and none may be called {own}; "
+            f"got {short(name)}{_plain(signature)}"
         )
     anything = any(p.kind == p.VAR_KEYWORD for p in rest)
     known = {p.name for p in named}
@@ -197,12 +191,12 @@ def completed(
             raise no_such_setting(section, key, name, known)
     for parameter in named:
         if parameter.default is parameter.empty and parameter.name not in options:
-            raise InputError(f"{section}.{parameter.name}: {name} needs this setting; accepted: a value")
+            raise InputError(f"{section}.{parameter.name} is missing; {name} needs it")
     fields = {p.name: (_type(p), ... if p.default is p.empty else p.default) for p in named}
     try:
         model: type[Section] = create_model("Options", __base__=_Options, **fields)  # type: ignore[call-overload]
     except Exception as error:
-        raise InputError(f"{field}: {name}{_plain(signature)} is not accepted ({said(error)})") from error
+        raise InputError(f"{field}: the options of {name}{_plain(signature)} cannot be used ({said(error)})") from error
     return guarded(make, name, field, model, options, section).model_dump()  # type: ignore[no-any-return]
 
 

@@ -31,14 +31,13 @@ class Followed(ClientRule):
     """w <- w - lr r (s - s_prev + h); s_prev and h are a client's own and last from job to job."""
 
     lam: NonNegativeFloat = 1.0
-    """The weight lambda of the proximal term. The default is the paper's."""
+    """The weight of the proximal term (lambda in the paper)."""
     h_decay: Decay = 0.001
-    """The share beta of the past that stays in h. The default is the paper's."""
+    """The share of the past that is kept in the gradient memory h (beta in the paper)."""
     late: bool = False
-    """Whether h takes in the previous gradient only after the step."""
+    """Update the memory h with the previous gradient after the step instead of before it."""
     dynamic_rate: bool = True
-    """Whether slow clients take steps that are larger by the factor r. With a server that does not measure delays, r is
-    1 for all clients."""
+    """Let slow clients take larger steps, by the factor max(1, log(mean delay))."""
 
     @property
     def needs_sgd(self) -> str:
@@ -74,12 +73,11 @@ class Accumulated(ServerRule):
     pace = "periodic"
 
     server_lr: PositiveFloat = 1.0
-    """A factor on the server's step, added here; 1 is ASO-Fed as published."""
+    """The step size of the server. With 1 it is ASO-Fed as published."""
     feature: bool = False
-    """Whether the server takes the paper's step on the first layer. It is off by default, because it shrinks that layer
-    by about 1 / fan-in at every arrival."""
+    """Apply the paper's feature step to the first layer. It is off because it shrinks that layer at every arrival."""
     dynamic_rate: bool = True
-    """Whether slow clients take larger steps; for this, the server sends clients their mean delays."""
+    """Let slow clients take larger steps, by the factor max(1, log(mean delay))."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         zeros = torch.zeros(len(samples), dtype=torch.float64)

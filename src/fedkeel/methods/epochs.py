@@ -20,9 +20,8 @@ class Units(Section):
     """What an epoch's mean gradient is a gradient of."""
 
     phi1: Literal["first", "sum"] = "first"
-    """What the gradient phi1 of an epoch is. `first`: that of one mini-batch; as phi2 is the way of a whole epoch,
-    rates are about the number of mini-batches times the base rate. `sum`: the sum over the epoch, so that the units
-    match and rates are about the base rate."""
+    """The mean gradient of an epoch: the gradient of its first mini-batch (`first`) or the sum over the epoch (`sum`).
+    With `first`, rates become about as many times the base rate as an epoch has mini-batches."""
 
     @property
     def records(self) -> tuple[str, ...]:
@@ -40,8 +39,7 @@ class EpochRecorder(Units, ClientRule):
     watches_epochs = True
 
     gradient_batches: GradientBatches = 1
-    """What the gradient at the start of an epoch is computed from: `1` is one mini-batch, `full` all the client's
-    data."""
+    """The data of the gradient at the start of an epoch: one mini-batch (1) or all data of the client (`full`)."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Rates and sums cover all L epochs, also where a straggler does fewer."""
@@ -94,7 +92,7 @@ class PointGradients(ClientRule):
     limit = 1
 
     gradient_batches: GradientBatches = 1
-    """What gradients are computed from: `1` is one mini-batch, `full` all the client's data."""
+    """The data of the gradient at each point: one mini-batch (1) or all data of the client (`full`)."""
 
     @property
     def whole(self) -> bool:

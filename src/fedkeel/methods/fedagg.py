@@ -63,24 +63,24 @@ class Control(Units):
     """What client and server both must know."""
 
     reading: Reading = "practical"
-    """`practical`: the rates follow the last round's path at the base rate. `literal`: Algorithm 1 with its loop
-    repaired, whose rates shrink towards zero from sweep to sweep."""
+    """`practical` lets the rates follow the last round's path at the base rate. `literal` is Algorithm 1 with its loop
+    repaired, whose rates shrink towards zero."""
     direction: Literal["own", "aggregated"] = "own"
-    """`own`: clients step along their own gradients in every mini-batch (Algorithm 2). `aggregated`: all clients take
-    one step per epoch along phi1 (Eq. 14); while no phi1 is known, they use their own gradients."""
+    """Whether clients step along their own gradients in every mini-batch (`own`, Algorithm 2) or all along the mean
+    gradient once per epoch (`aggregated`, Eq. 14). As long as no mean gradient is known, they use their own."""
     alpha: Weight = 0.1
-    """The weight of the rates' size against that of the deviation. A smaller alpha gives larger rates."""
+    """The weight of the size of the rates against the deviation from the mean path. A smaller value gives larger
+    rates."""
     probe: bool = False
-    """Whether the reference path comes from an extra pass at the base rate in the same round, in which clients follow
-    their own gradients."""
+    """Measure the mean path by an extra pass at the base rate in the same round, instead of taking it from the last
+    round."""
     closed_loop: bool = False
-    """Whether clients solve for their rates again at the start of every epoch, from where they are (Eq. 15 with their
-    own w_{i,l})."""
+    """Let clients compute their rates again at the start of every epoch, from their own weights (Eq. 15)."""
     floor: Chance = 0.1
     """The smallest learning rate, as a multiple of the base rate."""
     cap: Multiple | None = 10.0
-    """The largest learning rate, as a multiple of the base rate. Without a cap (null), small networks on clients with
-    few classes collapse."""
+    """The largest learning rate, as a multiple of the base rate, or null for no limit. Without a limit, small networks
+    on clients with few classes often diverge."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -205,12 +205,12 @@ class MeanField(Control, Inheriting, Average):
     pair = "fedagg"
 
     sweeps: PositiveInt = 20
-    """The largest number of sweeps of Algorithm 1 in a round. Only for reading `literal`."""
+    """With `reading: literal`: the most sweeps of Algorithm 1 in a round."""
     tolerance: PositiveFloat = 1e-3
-    """Algorithm 1 stops when the mean-field terms change by no more than this, in norm. Only for reading `literal`."""
+    """With `reading: literal`: Algorithm 1 stops when the mean-field terms change by less than this, in norm."""
     initial_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """The rate of all epochs that Algorithm 1 starts from in every round. With null, it is the base rate. Only for
-    reading `literal`."""
+    """With `reading: literal`: the learning rate that Algorithm 1 starts from in every round. The default is the base
+    rate."""
 
     @model_validator(mode="after")
     def _used(self) -> Self:

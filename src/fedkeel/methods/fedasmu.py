@@ -48,10 +48,11 @@ class Switches(Section):
     """What client and server both must know."""
 
     reading: Reading = "practical"
-    """How the gradients of the control parameters are computed. `practical`: as derived; `literal`: as printed."""
+    """Which gradients of the control parameters are used: those derived from the objective (`practical`) or those
+    printed in the paper (`literal`)."""
     ablation: Annotated[Literal["none", "DA", "FA", "0"], BeforeValidator(_digit)] = "none"
-    """The paper's ablations. `DA`: FedAsync's weights on the server; `FA`: no merges on devices; `0`: both, which is
-    FedAsync with mu 0 and a staleness bound."""
+    """Leave a part out: `DA` uses FedAsync's weights on the server, `FA` lets devices merge nothing, and `0` does
+    both."""
 
     @property
     def merges(self) -> bool:
@@ -70,18 +71,19 @@ class FreshMerge(Switches, Timing, ClientRule):
     recorded = ("merge_weight", "loss_before", "loss_after", "gamma", "upsilon")
 
     gamma: Annotated[float, Field(ge=0, le=GAMMA)] = 3.0
-    """The first value of the control parameter gamma, which stays in [0, 1000]."""
+    """The first value of the control parameter gamma, which scales the weight of a fresh model in a device's merge."""
     upsilon: Chance = 0.1
-    """The first value of the control parameter upsilon, which stays in [0, 1]."""
+    """The first value of the control parameter upsilon, which lowers the weight of a fresh model that is only a little
+    fresher."""
     mu_b: PositiveFloat = 1.0
-    """The factor mu_beta in a device's merge weight."""
+    """The factor on the importance of a fresh model in the merge weight (mu_beta in the paper)."""
     gamma_lr: NonNegativeFloat = 1e-4
-    """The learning rate eta_gamma of gamma."""
+    """The learning rate of gamma (eta_gamma in the paper)."""
     upsilon_lr: NonNegativeFloat = 1e-4
-    """The learning rate eta_upsilon of upsilon."""
+    """The learning rate of upsilon (eta_upsilon in the paper)."""
     reward: Literal["local", "proxy"] = "local"
-    """Which loss judges a merge. `local`: that of the current mini-batch; `proxy`: that of a sample of other devices'
-    data."""
+    """The loss by which a merge is judged: that of the current mini-batch (`local`) or that of a sample of other
+    devices' data (`proxy`)."""
 
     def root(self, job: Job) -> Tensor:
         """g from 1, [k, 1]."""
@@ -156,17 +158,17 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     """w <- (1 - alpha) w + alpha w_i, with control parameters lambda, sigma and iota that take gradient steps."""
 
     mu_a: PositiveFloat = 1.0
-    """The factor mu_alpha in the server's mixing weight."""
+    """The factor on the importance of an update in its weight on the server (mu_alpha in the paper)."""
     lambda_lr: NonNegativeFloat = 1e-4
-    """The learning rate eta_lambda of lambda."""
+    """The learning rate of lambda (eta_lambda in the paper)."""
     sigma_lr: NonNegativeFloat = 1e-4
-    """The learning rate eta_sigma of sigma."""
+    """The learning rate of sigma (eta_sigma in the paper)."""
     iota_lr: NonNegativeFloat = 1e-4
-    """The learning rate eta_iota of iota."""
+    """The learning rate of iota (eta_iota in the paper)."""
     staleness_bound: PositiveInt = 99
-    """The bound tau: an update with t - o + 1 above it is discarded."""
+    """Discard updates whose staleness, counted from 1, is above this (tau in the paper)."""
     shared_control: bool = False
-    """Whether all devices share one set of control parameters instead of one set each."""
+    """Use one set of control parameters for all devices, instead of one per device."""
 
     @property
     def learns(self) -> bool:
@@ -280,11 +282,11 @@ class AsynchronousMixing(DynamicMixing):
     pace = "periodic"
 
     lambda_: Annotated[float, Field(ge=1e-3, le=1e3)] = 5.0
-    """The first value of the control parameter lambda, which stays in [0.001, 1000]."""
+    """The first value of the control parameter lambda, which scales the weight of an update."""
     sigma: Annotated[float, Field(ge=0, le=5)] = 0.5
-    """The first value of the control parameter sigma, which stays in [0, 5]."""
+    """The first value of the control parameter sigma, by which staler updates count less."""
     iota: Chance = 0.05
-    """The first value of the control parameter iota, which stays in [0, 1]."""
+    """The first value of the control parameter iota, which is added to the importance of every update."""
 
     @property
     def control(self) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ class NearStart(Proximal):
     """SGD with a weak pull to the model that the job started from; without one, it is plain SGD to the bit."""
 
     mu: NonNegativeFloat = 0.005
-    """The weight rho of the pull towards the model that the job started from."""
+    """The weight of the proximal term that keeps clients near the model they received (rho in the paper)."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sets no course where there is no pull."""

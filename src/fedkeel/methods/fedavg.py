@@ -16,9 +16,9 @@ class Average(ServerRule):
     """w <- w + server_lr * sum_i p_i (w_i - w), over the clients that arrived."""
 
     server_lr: PositiveFloat = 1.0
-    """The server's learning rate eta_g; 1 is FedAvg as published."""
+    """The step size of the server along the mean update. With 1 it is FedAvg as published."""
     weighting: Weighting = "samples"
-    """How updates are weighted. `samples`: by the clients' numbers of samples; `uniform`: all the same."""
+    """How clients count in the mean: by their numbers of samples (`samples`) or all equally (`uniform`)."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         shares = updates.shares(self.weighting)

@@ -26,14 +26,13 @@ class Buffered(ServerRule):
     pace = "concurrency"
 
     buffer_size: PositiveInt = 10
-    """The number K of updates that make one step of the server."""
+    """The number of updates that the server collects before it changes the model (K in the paper)."""
     server_lr: PositiveFloat = 1.0
-    """The server's learning rate eta_g."""
+    """The step size of the server along the mean update."""
     exponent: NonNegativeFloat = 0.5
-    """How fast the weight of an update falls with its staleness: (1 + staleness)^-exponent."""
+    """How fast the weight of an update falls with its staleness s: the weight is (1 + s) to the power of minus this."""
     rest: Rest = "drop"
-    """What happens to a partly filled buffer when the run ends. `drop`: it is discarded; `flush`: it makes one last
-    step, which divides by the number of updates in it."""
+    """What happens to a buffer that is not full when the run ends: it is dropped (`drop`) or applied (`flush`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, _empty(w))

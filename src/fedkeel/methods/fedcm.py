@@ -21,8 +21,8 @@ class MixedSGD(ClientRule):
     pair = "fedcm"
 
     alpha: Share = 0.1
-    """The share alpha of a client's own gradient in its step. The first round, where Delta = 0, runs at alpha times the
-    learning rate."""
+    """The share of the client's own gradient in its step; the rest is the server's momentum. In the first round there
+    is no momentum yet, so steps are shorter by this factor."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Every gradient is mixed with the same Delta."""

@@ -30,7 +30,7 @@ class CosineAverage(ServerRule):
     """w <- w + server_lr * sum_i theta_i (w_i - w), theta_i ~ cos(w_i, w), times how often a client was drawn."""
 
     server_lr: PositiveFloat = 1.0
-    """The server's learning rate; 1 replaces the model by the weighted mean."""
+    """The step size of the server along the weighted mean update."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         weights = cosine_weights(updates.w, state.w)

@@ -146,7 +146,7 @@ class SurveyGradient(ClientRule):
     limit = 1
 
     gradient_batches: GradientBatches = 1
-    """What the gradient is computed from: `1` is one mini-batch, `full` all the client's data."""
+    """The data of the gradient at the global model: the first mini-batch (1) or all data of the client (`full`)."""
 
     @property
     def whole(self) -> bool:
@@ -177,8 +177,7 @@ class EntropyRate(SmoothedRate):
     pair = "fedent"
 
     gradient_batches: GradientBatches = 1
-    """What the gradient at the global model is computed from: `1` is the first mini-batch, `full` all the client's
-    data."""
+    """The data of the gradient at the global model: the first mini-batch (1) or all data of the client (`full`)."""
 
     @property
     def survey(self) -> ClientRule:
@@ -195,16 +194,14 @@ class EntropyAverage(Average):
     pair = "fedent"
 
     reading: Reading = "practical"
-    """`practical`: the minimiser of J, mostly `eta_max`, so that rates rise from the initial rate to the cap and the
-    entropy falls. `literal`: Eq. 22, with which rates stay near the initial rate."""
+    """`practical` minimises the objective J, so that rates rise from the initial rate to the cap. `literal` is Eq. 22
+    of the paper, with which rates stay near the initial rate."""
     beta: Weight = 0.99
     """The weight of the entropy against the size of the learning rate in the objective J."""
     eta_max: PositiveFloat = 1.0
-    """The largest learning rate eta_star that the objective J is minimised over."""
+    """The largest learning rate that the objective may choose, before smoothing."""
     estimate_bounds: bool = False
-    """Whether clients also estimate the bounds D on gradients and L on smoothness (the paper's Table 2). D is the
-    largest |g| so far; L is the largest |g(w) - g(w_before)| / |w - w_before| of one mini-batch at two global
-    models."""
+    """Let clients also estimate the bounds on gradients (D) and smoothness (L) of the paper's Table 2."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         if not self.estimate_bounds:

@@ -62,11 +62,10 @@ class HeaderTraining(ServerRule):
     pair = "fedgh"
 
     header_lr: PositiveFloat | None = None
-    """The learning rate of the header on the server. With null, it is the clients' learning rate of the round, as in
+    """The learning rate of the global head on the server. The default is the clients' learning rate of the round, as in
     the paper."""
     train_header: bool = True
-    """Whether the server trains the header. If not, the header stays random, as in the released code, whose optimiser
-    does not hold it."""
+    """Train the global head. Without it the head stays random, as in the released code."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """Softmax regression in closed form: the gradient in the logits is p - onehot."""

@@ -72,12 +72,11 @@ class GradientApproximation(UniformAverage):
     """
 
     reading: Completion = "fitted"
-    """How an update is completed. `fitted`: by a law of growth with one fitted number; `own-path`: by a step along the
-    device's own path; `practical`: by the size of the paper's added part, capped; `literal`: as printed, which reverses
-    stragglers and stops the run when it runs away."""
+    """How the updates of stragglers are completed: by a fitted law of growth (`fitted`), by the paper's equations with
+    the added part capped (`practical`), by the equations as printed (`literal`), or by a step along the device's own
+    path (`own-path`)."""
     diagnose: bool = False
-    """Whether the simulator also trains what stragglers missed and reports the error of Eq. 3. The run itself stays the
-    same."""
+    """Also train what stragglers missed, and report the error of Eq. 3. The run itself does not change."""
 
     @property
     def reports(self) -> tuple[str, ...]:

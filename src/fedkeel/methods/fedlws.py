@@ -22,14 +22,14 @@ class Shrinking(ServerRule):
     """
 
     beta: NonNegativeFloat = 0.03
-    """The factor from the divergence of a layer's updates to its shrinking tau."""
+    """The factor from the updates' divergence to the amount of shrinking, tau."""
     tau_min: NonNegativeFloat = 0.01
-    """The smallest tau of a layer."""
+    """The smallest amount of shrinking of a layer."""
     tau_max: NonNegativeFloat = 0.2
-    """The largest tau of a layer."""
+    """The largest amount of shrinking of a layer."""
     divergence: Literal["distance", "variance"] = "distance"
-    """How the divergence of updates is measured. `distance`: their mean distance from their mean, as in the released
-    code; `variance`: the mean squared distance."""
+    """How far updates are apart: the mean distance from their mean (`distance`, as in the released code) or the mean
+    squared distance (`variance`)."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

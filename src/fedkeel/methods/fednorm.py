@@ -33,12 +33,12 @@ class NormRate(SmoothedRate):
     watches_epochs = True
 
     reading: Reading = "practical"
-    """`practical`: the distance to the next global model, as the last global move predicts it. `literal`: as printed,
-    where the distance is 0 and so is the rate before smoothing."""
+    """`practical` measures the distance to the next global model, predicted by the last global move. `literal` measures
+    the distance to the current one as printed, with which all rates are 0."""
     beta: Weight = 0.99
-    """The weight of the distance against the size of the learning rate."""
+    """The weight of the distance to the global model against the size of the learning rate."""
     eta_max: PositiveFloat = 1.0
-    """The largest learning rate before smoothing."""
+    """The largest learning rate that the objective may choose, before smoothing."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The rate is set in the first step, from the gradient of its mini-batch."""

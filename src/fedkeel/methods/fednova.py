@@ -30,12 +30,12 @@ class NormalisedAverage(ServerRule):
         return ("length", "steps")
 
     server_lr: PositiveFloat = 1.0
-    """The server's learning rate."""
+    """The step size of the server along the normalised mean update."""
     server_momentum: Decay = 0.0
-    """The server's momentum gmf. It is 0.9 in the authors' variants with server momentum."""
+    """The momentum of the server (gmf in the released code, where variants with momentum use 0.9)."""
     tau_eff: Literal["paper", "released"] = "paper"
-    """The effective number of steps. `paper`: sum_i p_i a_i; `released`: with a proximal term sum_i p_i K_i, as in the
-    released code."""
+    """The effective number of steps. With a proximal term, `paper` and `released` (the authors' code) count it
+    differently; otherwise they agree."""
 
     @property
     def needs_sgd(self) -> str:

@@ -17,16 +17,17 @@ class Adaptive(ServerRule):
     """x <- x + server_lr * m / (sqrt(v) + tau), with m <- beta1 m + (1 - beta1) Delta (Algorithm 2)."""
 
     server_lr: PositiveFloat = 0.01
-    """The server's learning rate eta. The paper tunes it for every task."""
+    """The learning rate of the server's optimiser. The paper tunes it for every task."""
     beta1: Decay = 0.9
-    """The share of the past in the momentum m."""
+    """The decay rate of the running mean of updates."""
     tau: PositiveFloat = 1e-3
-    """The degree of adaptivity: a larger tau makes steps less adaptive."""
+    """The number that is added to the denominator. A larger value means less adaptivity."""
     initial_v: Literal["tau2", "zero"] = "tau2"
-    """The first value of v. `tau2`: tau^2, as in Algorithm 2; `zero`: as in the authors' experiments."""
+    """The first value of the running mean of squares: tau squared (`tau2`, as in Algorithm 2) or zero (`zero`, as in
+    the authors' experiments)."""
     weighting: Weighting = "uniform"
-    """How updates are weighted. `uniform`: all the same, as in Algorithm 2; `samples`: by the clients' numbers of
-    samples, as in the authors' experiments."""
+    """How clients count in the mean update: by their numbers of samples (`samples`) or all equally (`uniform`, as in
+    Algorithm 2)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """m = 0, and v as `initial_v` says."""
@@ -56,10 +57,10 @@ class Averaging(Adaptive):
     """Optimisers whose v is a running mean, so that its start is biased."""
 
     beta2: Decay = 0.99
-    """The share of the past in the second moment v. The authors' experiments ran with 0.999, the default of their
-    framework."""
+    """The decay rate of the running mean of squared updates. The authors' experiments used 0.999."""
     bias_correction: bool = False
-    """Whether the bias of the running means is corrected. Algorithm 2 does not; the authors' experiments did."""
+    """Correct the running means for their start at zero, as Adam does. Algorithm 2 does not, but the authors'
+    experiments did."""
 
     def correction(self, t: float) -> float:
         """sqrt(1 - beta2^t) / (1 - beta1^t), or 1."""

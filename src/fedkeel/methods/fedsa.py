@@ -23,11 +23,11 @@ class TwoStages(Mixed):
     """
 
     stage1: Chance = 0.2
-    """The share of the planned updates that belongs to stage 1."""
+    """The share of the planned updates that belongs to stage 1, in which clients train one epoch."""
     decay: NonNegativeFloat = 0.1
     """How fast the learning rate falls in stage 2, per round's worth of updates."""
     a: NonNegativeFloat = 0.5
-    """The steepness a of the staleness factor (t - tau + 1)^-a on alpha."""
+    """How fast the weight of an update falls with its staleness s: the factor is (s + 1) to the power of minus this."""
 
     def factor(self, staleness: int) -> float:
         return staleness_factor(staleness, "polynomial", self.a, 0)

@@ -15,7 +15,7 @@ class SharpnessAware(ClientRule):
     """Two gradients per step, of the same mini-batch: one to climb, one at w + rho g / ||g|| to descend."""
 
     rho: PositiveFloat = 0.1
-    """The radius rho of the ascent."""
+    """The radius of the step uphill that is made before each gradient."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The norm is that of all weights, without decay."""

@@ -36,11 +36,14 @@ class StreamedMixing(DynamicMixing):
     pace = "stream"
 
     lambda_: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
-    """The first value of lambda. With null, it is 1, or FedASMU's 5 with the literal reading."""
+    """The first value of the control parameter lambda, which scales the weight of an update. The default is 1, or
+    FedASMU's default with `reading: literal`."""
     sigma: Annotated[float, Field(ge=0, le=5)] | None = None
-    """The first value of sigma. With null, it is 1, or FedASMU's 0.5 with the literal reading."""
+    """The first value of the control parameter sigma, by which staler updates count less. The default is 1, or
+    FedASMU's default with `reading: literal`."""
     iota: Chance | None = None
-    """The first value of iota. With null, it is 0, or FedASMU's 0.05 with the literal reading."""
+    """The first value of the control parameter iota, which is added to the importance of every update. The default is
+    0, or FedASMU's default with `reading: literal`."""
 
     @property
     def control(self) -> tuple[float, float, float]:

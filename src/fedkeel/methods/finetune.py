@@ -10,7 +10,7 @@ class FineTuning(ClientRule):
     """Every client trains for itself; nothing travels."""
 
     part: Part = "all"
-    """Which part of the model is trained."""
+    """The part of the model that is trained."""
 
     @property
     def trains(self) -> Part:

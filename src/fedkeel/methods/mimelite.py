@@ -25,9 +25,9 @@ class FrozenMomentum(ClientRule):
     pair = "mimelite"
 
     beta: Decay = 0.9
-    """The weight beta of the momentum m."""
+    """The decay rate of the server's momentum."""
     form: Form = "paper"
-    """The form of the momentum. `paper`: (1 - beta) g + beta m; `fedjax`: g + beta m, as in FedJAX."""
+    """The form of a step with momentum m: (1 - beta) g + beta m (`paper`) or g + beta m (`fedjax`)."""
 
     @property
     def needs_sgd(self) -> str:
@@ -57,9 +57,9 @@ class MomentumAverage(Average):
     pair = "mimelite"
 
     beta: Decay = 0.9
-    """The weight beta of the momentum m."""
+    """The decay rate of the server's momentum."""
     form: Form = "paper"
-    """The form of the momentum. `paper`: (1 - beta) g + beta m; `fedjax`: g + beta m, as in FedJAX."""
+    """The form of a step with momentum m: (1 - beta) g + beta m (`paper`) or g + beta m (`fedjax`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"m": torch.zeros_like(w)})

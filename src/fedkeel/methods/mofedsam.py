@@ -15,7 +15,7 @@ class MixedSharpnessAware(MixedSGD):
     """w <- w - lr (alpha g(w + rho g / ||g||) + (1 - alpha) Delta)."""
 
     rho: PositiveFloat = 0.1
-    """The radius rho of the ascent."""
+    """The radius of the step uphill that is made before each gradient."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """FedCM's course, with gradients taken uphill."""

@@ -23,9 +23,10 @@ class Contrastive(ClientRule):
     features = "used"
 
     mu: NonNegativeFloat = 1.0
-    """The weight mu of the contrast. The paper's best values are 5 on CIFAR-10 and 1 on CIFAR-100 and Tiny-ImageNet."""
+    """The weight of the contrastive loss. The paper's best values are 5 on CIFAR-10 and 1 on CIFAR-100 and
+    Tiny-ImageNet."""
     temperature: PositiveFloat = 0.5
-    """The temperature tau of the contrast."""
+    """The temperature of the contrastive loss (tau in the paper)."""
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         return body_objection(layout, "its contrast trains the body")

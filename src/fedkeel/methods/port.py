@@ -33,19 +33,18 @@ class Weighed(ServerRule):
     pace = "concurrency"
 
     minimum: PositiveInt = 10
-    """The number of updates that are aggregated together. The authors' experiments wait for half of the devices at
-    work."""
+    """The number of updates that the server collects before it changes the model. The authors wait for half of the
+    devices at work."""
     similarity: NonNegativeFloat = 1.0
-    """How much an update's direction counts in its weight."""
+    """The weight of the direction of an update, compared with the last moves of the model."""
     staleness_weight: PositiveFloat = 3.0
-    """How much an update's staleness counts in its weight."""
+    """The weight of the freshness of an update; staler updates count less."""
     staleness_bound: PositiveInt = 10
-    """The staleness bound B, in versions of the model."""
+    """The staleness at which the weight of freshness has halved (B in the paper)."""
     notify: bool = True
-    """Whether a device whose job is more than B versions behind is asked to send what it has."""
+    """Ask a device whose job is more than `staleness_bound` versions behind to send what it has."""
     rest: Rest = "drop"
-    """What happens to a partly filled buffer when the run ends. `drop`: it is discarded; `flush`: it makes one last
-    step."""
+    """What happens to a buffer that is not full when the run ends: it is dropped (`drop`) or applied (`flush`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """An empty buffer; there are no earlier versions yet."""

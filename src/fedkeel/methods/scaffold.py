@@ -22,8 +22,8 @@ class ControlledSGD(ClientRule):
     pair = "scaffold"
 
     option: Literal["I", "II"] = "II"
-    """How a client renews its control variate c_i. `I`: the gradient of all local data at x; `II`:
-    c_i - c + (x - y) / (K lr), where momentum makes K larger."""
+    """How a client updates its control variate: by the gradient of all its data at the global model (`I`) or by the way
+    it moved (`II`)."""
 
     @property
     def needs_sgd(self) -> str | None:
@@ -55,7 +55,7 @@ class ControlledAverage(ServerRule):
     pair = "scaffold"
 
     server_lr: PositiveFloat = 1.0
-    """The server's learning rate eta_g."""
+    """The step size of the server along the mean update."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """c = 0; N counts the clients that have data."""

@@ -212,8 +212,7 @@ class Inheriting(ServerRule):
     """A rule that may begin with what the server of an earlier run had learnt."""
 
     earlier_run: str | None = None
-    """The folder of a finished run of the same method and model, whose learnt state is taken over. With null, the
-    server starts without one."""
+    """The folder of a finished run of the same method and model, whose server's knowledge this run starts with."""
 
     @property
     def inherits(self) -> tuple[str, ...]:

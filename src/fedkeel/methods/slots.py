@@ -31,22 +31,21 @@ class Requests(Section):
     """What client and server both must know."""
 
     slot: Literal["fixed", "first", "middle", "penultimate", "learned"] = "fixed"
-    """When a device asks for a fresh global model. `fixed`: after `slot_epoch` epochs; `first`: after the first;
-    `middle`: halfway; `penultimate`: before the last; `learned`: as it learns to (Section 4.3.1)."""
+    """When a device asks for a fresh model: after `slot_epoch` epochs (`fixed`), after the first epoch (`first`), in
+    the middle (`middle`), before the last epoch (`penultimate`), or when it has learnt that it helps (`learned`)."""
 
 
 class Timing(Requests):
     """How a device chooses its slot in 1 .. L - 1; a job of one epoch has none."""
 
     slot_epoch: PositiveInt | None = None
-    """With slot `fixed`, the number of epochs before the request, at most L - 1. With null, it is half of L, rounded
-    down."""
+    """With `slot: fixed`: the number of epochs before the request. The default is half of the epochs, rounded down."""
     epsilon: Chance = 0.1
-    """The probability that a learnt slot is chosen at random."""
+    """With `slot: learned`: the probability that a device chooses at random."""
     q_lr: Chance = 0.1
-    """The learning rate phi of a device's table (Eq. 8)."""
+    """With `slot: learned`: the learning rate of a device's table (phi in Eq. 8)."""
     q_discount: Chance = 0.9
-    """The discount factor psi of a device's table (Eq. 8)."""
+    """With `slot: learned`: the discount factor of a device's table (psi in Eq. 8)."""
 
     def fixed_slot(self, epochs: int) -> int:
         """The slot if it is not learnt; 0: there is none."""
@@ -126,9 +125,9 @@ class Proposals(Requests):
     """How the server proposes slots to devices that have not merged yet."""
 
     meta_lr: NonNegativeFloat = 1e-3
-    """The learning rate eta_RL of the server's LSTM (Eq. 7)."""
+    """With `slot: learned`: the learning rate of the server's network that proposes slots (eta_RL in the paper)."""
     baseline_rate: Chance = 0.1
-    """The rate rho at which the mean reward b follows the rewards."""
+    """With `slot: learned`: how fast the mean reward follows the rewards (rho in the paper)."""
 
     def first_memory(self, w: Tensor, clients: int) -> Message:
         """The LSTM, b, which clients have merged, and the LSTM's proposal."""

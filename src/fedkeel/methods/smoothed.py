@@ -21,15 +21,14 @@ class SmoothedRate(ClientRule):
     """
 
     gamma: Decay = 0.99
-    """The share of the earlier rate in the smoothed rate."""
+    """The share of a client's previous learning rate in its new one."""
     smoothing: Literal["participation", "round"] = "participation"
-    """What t counts in Eq. 31. `participation`: the client's own rounds; `round`: all rounds, so that gamma is raised
-    to the number of rounds since the client's last one."""
+    """What counts as a step of smoothing: a client's own rounds (`participation`) or all rounds since its last one
+    (`round`)."""
     initial_rate: PositiveFloat | None = None
-    """The earlier rate in a client's first round, eta_i(-1) in FedEnt's Algorithm 2. With null, it is the base rate."""
+    """The learning rate that a client's smoothing starts from. The default is the base rate."""
     cap: Multiple | None = 10.0
-    """The largest rate that is used, as a multiple of the base rate. The smoothed rate itself is not capped. With null,
-    there is no cap."""
+    """The largest learning rate that is used, as a multiple of the base rate, or null for no limit."""
 
     @property
     def needs_sgd(self) -> str:

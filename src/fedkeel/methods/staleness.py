@@ -42,7 +42,7 @@ class Mixed(ServerRule):
     pace = "periodic"
 
     alpha: Share = 0.6
-    """The mixing weight alpha of an update that is not stale. It does not change during a run."""
+    """The weight of a fresh update when it is mixed into the model; staler updates count less."""
 
     def factor(self, staleness: int) -> float:
         """s(t - tau)"""
@@ -58,13 +58,13 @@ class StalenessMixed(Mixed):
     """The factor is one of the paper's three functions; updates that are too stale may be discarded."""
 
     function: Function = "polynomial"
-    """The function s of an update's staleness that multiplies its weight."""
+    """How the weight of an update depends on its staleness."""
     a: NonNegativeFloat | None = None
-    """The steepness of the function s. With null, it is 0.5 for `polynomial` and 10 for `hinge`."""
+    """How fast the weight falls with the staleness. The default is 0.5 for `polynomial` and 10 for `hinge`."""
     b: NonNegativeFloat = 4.0
-    """With function `hinge`, the staleness up to which updates count fully."""
+    """With `function: hinge`: the staleness up to which updates keep their full weight."""
     staleness_bound: PositiveInt | None = None
-    """An update with t - tau + 1 above this bound is discarded. With null, none is."""
+    """Discard updates whose staleness, counted from 1, is above this. By default none is discarded."""
 
     def factor(self, staleness: int) -> float:
         return staleness_factor(

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedkeel.errors import InputError, no_such_setting, shown, unknown
 from fedkeel.models import small
-from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, images
+from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, Option, images
 from fedkeel.models.alexnet import alexnet
 from fedkeel.models.classifier import Classifier, project
 from fedkeel.models.densenet import densenet121
@@ -55,6 +55,11 @@ def options(name: str) -> dict[str, object]:
     parameters = inspect.signature(_find(name)[0]).parameters.values()
     own = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     return {**own, "projection": None}
+
+
+def option(name: str) -> Option:
+    """What an option means, and which values it may have."""
+    return OPTIONS[name]
 
 
 def build(name: str, inputs: Inputs, **chosen: Any) -> Classifier:

@@ -29,21 +29,28 @@ class StudyFile(Section):
     """A file that names an experiment, scenes and variants, each with settings on top as on the command line."""
 
     about: str = ""
-    """What is compared: the title."""
+    """The title of the comparison."""
     base: str | dict[str, Any] = Field(default_factory=dict)
-    """The experiment: a file, or its settings."""
+    """The experiment that is compared under several settings: the path of its file, or its settings."""
     scenes: Settings = Field(default_factory=dict)
+    """Situations under which all variants are compared, each a name with a list of settings."""
     variants: Settings = Field(default_factory=dict)
+    """What is compared, each a name with a list of settings such as `[algorithm=fedagg]`."""
     seeds: list[Seed] | None = None
+    """The seeds with which every variant runs. The default is 0, 1 and 2."""
     fewer_seeds: dict[str, list[Seed]] = Field(default_factory=dict)
-    """The seeds of variants that run with fewer."""
+    """The seeds of the variants that run with fewer seeds than the others."""
     at: At | None = None
+    """The scale on which runs are compared: equal virtual time, rounds, uploads or bytes. The default is time if a
+    method is asynchronous, and rounds otherwise."""
     until: Annotated[float, Field(gt=0)] | None = None
-    """Where runs are compared on that scale, if not at the end of the shortest."""
+    """The value on that scale at which runs are compared. The default is the end of the shortest run."""
     last: Count = 1
-    """Evaluations whose mean is called the final accuracy."""
+    """The number of last evaluations whose mean is the final accuracy."""
     target: Share | None = None
+    """An accuracy: the table also says what it took to reach it."""
     reference: str | None = None
+    """The variant with which the others are compared. The default is FedAvg, or the first variant."""
 
     def __init__(self, /, **values: Any) -> None:
         try:

@@ -32,21 +32,21 @@ class FaultSettings(Section):
 
     hang: Chance = 0.0
     """The probability that a device stops before its upload and continues after `hang_seconds`. If the server has given
-    it up by then, its upload comes late and is refused."""
+    the job up by then, the upload is refused."""
     hang_seconds: Pause = 600.0
-    """How long a device hangs, in virtual seconds."""
+    """The virtual seconds for which a device hangs."""
     leave: Chance = 0.0
-    """The probability that a device fails while it trains and never comes back."""
+    """The probability that a device fails during training and never comes back."""
     lost_upload: Chance = 0.0
-    """The probability that the link loses an upload. What the client changed in its own state stays changed."""
+    """The probability that an upload gets lost. The client keeps the state that it changed during training."""
     twice: Chance = 0.0
-    """The probability that an upload comes a second time, `again_seconds` later."""
+    """The probability that an upload arrives a second time, `again_seconds` later."""
     again_seconds: Pause = 1.0
-    """How long after an upload its second copy comes, in virtual seconds."""
+    """The virtual seconds after which an upload arrives a second time."""
     old_job: Chance = 0.0
     """The probability that a device sends the upload of its previous job again, if it had one."""
     corrupt: Chance = 0.0
-    """The probability that an upload is damaged, in one of the ways in `corruptions`."""
+    """The probability that an upload is damaged, in one of the ways listed in `corruptions`."""
     corruptions: Annotated[tuple[Corruption, ...], Field(min_length=1)] = (
         "nan",
         "infinite",
@@ -54,9 +54,9 @@ class FaultSettings(Section):
         "dtype",
         "future",
     )
-    """How uploads are damaged. `nan` and `infinite`: such a number in it; `huge`: a norm beyond `gate.max_norm`;
-    `shape` and `dtype`: a vector of another length or type; `future`: a claim to come from a version of the model that
-    does not exist yet."""
+    """The ways in which an upload may be damaged: NaN (`nan`), infinity (`infinite`), a norm above `gate.max_norm`
+    (`huge`), a wrong length (`shape`), a wrong type (`dtype`), or a model version that does not exist yet
+    (`future`)."""
 
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:

@@ -11,7 +11,7 @@ from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
 from fedkeel.data.sources.layout import Found, find
 from fedkeel.errors import InputError, unknown
 
-__all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "load", "names"]
+__all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "known", "load", "names"]
 
 
 def names() -> list[str]:
@@ -19,11 +19,16 @@ def names() -> list[str]:
     return list(ENTRIES)
 
 
+def known() -> list[str]:
+    """The same with aliases."""
+    return [*ENTRIES, *ALIASES]
+
+
 def canonical(name: str) -> str:
     """The name without alias; an unknown one is refused."""
     own = ALIASES.get(name, name)
     if own not in ENTRIES:
-        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES])
+        raise unknown("dataset.name", name, known())
     return own
 
 
