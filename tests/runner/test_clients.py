@@ -73,7 +73,7 @@ def train(algorithm: Any, net: nn.Module, out: Path | None = None, **more: Any) 
     [
         ("moon", Twice(), "calls its head 2 times"),
         ("fedgh", Twice(), "calls its head 2 times"),
-        ("fedgh", Tempered(), "output is not what its head gives; accepted: a model that ends with its head"),
+        ("fedgh", Tempered(), "output is not that of its head; use a model that ends with its head"),
         ("fedgh", Sequences(), "the features in front of the model's head cannot be used"),
         ("moon", nn.Linear(6, 3), "all head; accepted: a model with layers before its last"),
     ],

@@ -14,7 +14,6 @@ class Adagrad(Adaptive):
     """v <- v + Delta^2, without momentum."""
 
     beta1: Decay = 0.0
-    """The share of the past in the momentum m; 0 is no momentum."""
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v + square

@@ -31,7 +31,6 @@ class UniformAverage(Average):
     """The same, but all clients count the same by default."""
 
     weighting: Weighting = "uniform"
-    """How updates are weighted. `samples`: by the clients' numbers of samples; `uniform`: all the same."""
 
 
 fedavg = method(

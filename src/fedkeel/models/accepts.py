@@ -1,4 +1,4 @@
-"""What models and their options accept, with the words that an error says it in."""
+"""What models and their options accept, with the words for error messages."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _count(meaning: str, *, null: bool = False) -> Option:
 
 OPTIONS = {
     "norm": Option(
-        ", ".join(NORMS),
+        f"one of {', '.join(NORMS)}",
         lambda value: value in NORMS,
         "The normalisation layers: batch norm, group norm, or none.",
         {"enum": [*NORMS]},
     ),
     "dropout": Option(
-        "0 <= dropout < 1",
+        "at least 0 and less than 1",
         lambda value: type(value) in (int, float) and 0 <= value < 1,
         "The probability with which dropout sets a value to zero during training.",
         {"type": "number", "minimum": 0, "exclusiveMaximum": 1},

@@ -1,4 +1,4 @@
-"""Whom the server dispatches when."""
+"""When the server dispatches clients, and which updates it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sampling = Annotated[str, AfterValidator(sampling.check)]
 
 
 class ScheduleSettings(Section):
-    """Whom the server dispatches when, and how long it waits."""
+    """When the server dispatches clients, and how long it waits."""
 
     pace: Literal["auto", "barrier", "stream", "periodic", "concurrency"] = "auto"
     """When clients get work: in rounds with a barrier (`barrier`), in rounds whose updates are applied as they arrive
@@ -35,15 +35,15 @@ class ScheduleSettings(Section):
     """In rounds: send work to this share more clients than `per_round`, and go on without the slowest ones."""
 
     def check(self, pace: Pace) -> None:
-        """Refuse what means nothing at this pace, which was asked for or is the method's own."""
+        """Refuse settings that mean nothing at this pace, which was asked for or is the method's own."""
         misplaced: dict[str, float | None] = {"concurrency": None if pace == "concurrency" else self.concurrency}
         if pace not in ("barrier", "stream"):
             misplaced |= {"deadline_seconds": self.deadline_seconds, "over_select": self.over_select or None}
         for field, value in misplaced.items():
             if value is not None:
                 raise InputError(
-                    f"schedule.{field}: {value:g} is not accepted at the pace {pace}; remove it or choose "
-                    f"another {'method' if self.pace == 'auto' else 'schedule.pace'}"
+                    f"schedule.{field}={value:g} is not used with the pace {pace}; remove it or choose another "
+                    f"{'method' if self.pace == 'auto' else 'schedule.pace'}"
                 )
 
 
@@ -67,7 +67,5 @@ class GateSettings(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.max_norm is not None and self.min_norm is not None and self.min_norm > self.max_norm:
-            raise InputError(
-                f"gate.min_norm: {self.min_norm:g} is not accepted; accepted: at most gate.max_norm={self.max_norm:g}"
-            )
+            raise InputError(f"gate.min_norm must be at most gate.max_norm={self.max_norm:g}; got {self.min_norm:g}")
         return self

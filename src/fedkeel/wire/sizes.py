@@ -31,7 +31,7 @@ class Sizes:
         wire: Chain,
         classes_held: Callable[[], Column],
     ) -> None:
-        """`itemsize` is that of a weight; `classes_held()` [N] counts the classes of each client's labels."""
+        """`itemsize` is the size of a weight; `classes_held()` [N] counts the classes of each client's labels."""
         self._client, self._layout, self._classes_held = client, layout, classes_held
         self._itemsize, self._wire = itemsize, wire
         self.down = self._model(client.downloads, Chain())

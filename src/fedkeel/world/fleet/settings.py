@@ -76,13 +76,13 @@ class FleetSettings(Section):
             raise no_link(self.bandwidth_divisor)
         if self.job == "fixed" and self.seconds_per_sample is not None:
             raise InputError(
-                f"fleet.seconds_per_sample: {self.seconds_per_sample:g} is not accepted with job fixed, where samples "
-                "do not count; accepted: fleet.fastest_job_seconds in its place, or job samples"
+                f"fleet.seconds_per_sample={self.seconds_per_sample:g} is not used with fleet.job=fixed, where samples "
+                "do not count; set fleet.fastest_job_seconds instead, or fleet.job=samples"
             )
         if not self.generated and self.speed_ratio != 1:
             raise InputError(
-                f"fleet.speed_ratio: {self.speed_ratio:g} is not accepted with profile {self.profile}, which says how "
-                f"fast each device is; accepted: 1, or one of the profiles {', '.join(GENERATORS)}"
+                f"fleet.speed_ratio={self.speed_ratio:g} is not used with fleet.profile={self.profile}, which says how "
+                f"fast each device is; remove it, or choose one of the profiles {', '.join(GENERATORS)}"
             )
         return self
 
@@ -93,8 +93,8 @@ class FleetSettings(Section):
 
 
 def no_link(divisor: float) -> InputError:
-    """The error for a divisor of nothing."""
+    """The error for a divisor where no link has a speed."""
     return InputError(
-        f"fleet.bandwidth_divisor: {divisor:g} is not accepted, as links take no time here; accepted: 1, or set "
+        f"fleet.bandwidth_divisor={divisor:g} has no effect, because links take no time here; remove it, or set "
         "fleet.uplink_mbps or fleet.downlink_mbps"
     )
