@@ -209,7 +209,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(look):
 def test_an_unknown_option_is_answered_with_those_of_the_model():
     with pytest.raises(InputError, match=r"model\.drop is not a setting of alexnet; did you mean model\.dropout\?"):
         build("alexnet", IMAGES[1], drop=0.5)
-    with pytest.raises(InputError, match=r"model.norm: lenet5 has no such setting; accepted: projection"):
+    with pytest.raises(InputError, match=r"model\.norm is not a setting of lenet5; lenet5 has only the setting"):
         build("lenet5", IMAGES[1], norm="batch")
 
 
