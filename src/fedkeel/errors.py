@@ -123,11 +123,17 @@ def no_such_setting(
     above = f"{section}." if section else ""
     near = did_you_mean([above + name for name in nearest(key, names, 0.7)])
     whose = owner or section
-    known = f"{whose or 'an experiment'} has the settings {', '.join(names)}" if names else f"{whose} has no settings"
+    known = f"{whose or 'an experiment'} has {_settings(names)}"
     told = f"{above}{label(key)} is not a setting{f' of {owner}' if owner else ''}; {advice or near or known}"
     error = UnknownSettingError(told)
     error.section, error.key, error.owner, error.names = section, label(key), owner, tuple(names)
     return error
+
+
+def _settings(names: Sequence[str]) -> str:
+    if len(names) < 2:
+        return f"only the setting {names[0]}" if names else "no settings"
+    return f"the settings {', '.join(names)}"
 
 
 def nearest(value: object, names: Sequence[str], cutoff: float) -> list[str]:

@@ -58,8 +58,8 @@ def _print_schema(given: list[str] | None, overrides: list[str] | None, explain:
 
 @app.command("list", epilog="Example:  fedkeel list models --json")
 def list_(
-    what: Annotated[Literal["algorithms", "models", "datasets", "partitions"], typer.Argument()],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    what: Annotated[Literal["algorithms", "models", "datasets", "partitions"], typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """List the methods, models, data sets or partitions that an experiment can name."""
     from rich.table import Table

@@ -203,8 +203,8 @@ def groups(experiment: Experiment) -> list[Group]:
             own = of_model(section.name) if section.name in models.names() else _options(name, section.options)
             found += [Group(name, "", about, of_section(ModelSettings, name)), Group(name, section.name, "", own)]
         elif name == "partition":
-            own = Group(name, section.kind, "", _options(name, section.model_extra or {}))
-            found += [kinds_group(), partition_group(section.kind) if section.kind in partition.names() else own]
+            users = Group(name, section.kind, "", _options(name, section.model_extra or {}))
+            found += [kinds_group(), partition_group(section.kind) if section.kind in partition.names() else users]
         elif name == "wire":
             found += transform_groups()
         elif isinstance(section, Section):

@@ -53,9 +53,9 @@ def experiment_schema() -> Schema:
         found[name] = {key: found[name][key] for key in ("description",) if key in found[name]} | made
     for side in RULES:
         found[side] = properties(AlgorithmSettings)[side]
-    made: Schema = {"type": "object", "additionalProperties": False, "properties": found}
+    whole: Schema = {"type": "object", "additionalProperties": False, "properties": found}
     refers = '"$ref"' in json.dumps(found)  # pydantic's own schema of a field may
-    return made | ({"$defs": Experiment.model_json_schema()["$defs"]} if refers else {})
+    return whole | ({"$defs": Experiment.model_json_schema()["$defs"]} if refers else {})
 
 
 def _in_short(name: str, section: Schema) -> Schema:

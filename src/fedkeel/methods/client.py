@@ -74,6 +74,11 @@ class ClientRule(Section):
         """Why clients must take steps of SGD and of no other `local.optimizer`, if there is a reason."""
         return None
 
+    @property
+    def if_diverged(self) -> str | None:
+        """What to try when training has diverged, beside a smaller `local.lr`: which of its settings to change."""
+        return None
+
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """Why this rule cannot train such a model or with such momentum, if there is a reason: "problem; remedy"."""
         return None

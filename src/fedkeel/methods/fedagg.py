@@ -31,7 +31,7 @@ from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Inheriting, Plan, ServerState, Updates
-from fedkeel.methods.types import Chance, Multiple, Reading, Weight
+from fedkeel.methods.types import Chance, Multiple, Reading, Weight, lower_cap
 from fedkeel.params import Layout
 
 STALLED = 1e-3
@@ -98,6 +98,10 @@ class Control(Units):
                     f"algorithm.{field}={told} is not used with algorithm.reading={self.reading}; remove it or set "
                     f"algorithm.reading={needed}"
                 )
+
+    @property
+    def if_diverged(self) -> str | None:
+        return None if self.reading == "literal" else lower_cap(self.cap)
 
     @property
     def records(self) -> tuple[str, ...]:

@@ -159,6 +159,11 @@ class ServerRule(Section):
         return None
 
     @property
+    def if_diverged(self) -> str | None:
+        """As `ClientRule.if_diverged`."""
+        return None
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether `aggregate` is to be told what late clients would have sent (`Updates.completed`).
 

@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule, Job, Message, Oracle
-from fedkeel.methods.types import Decay, Multiple
+from fedkeel.methods.types import Decay, Multiple, lower_cap
 
 
 class SmoothedRate(ClientRule):
@@ -33,6 +33,10 @@ class SmoothedRate(ClientRule):
     @property
     def needs_sgd(self) -> str:
         return "its learning rates are made for steps along the gradient"
+
+    @property
+    def if_diverged(self) -> str:
+        return lower_cap(self.cap)
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}

@@ -60,6 +60,13 @@ _AT_ONCE = 1 << 20
 """Numbers that are summed together: more would not stay in a cache."""
 
 
+def lower_cap(cap: float | None) -> str:
+    """What to try when training diverges at rates that a method chooses, up to `cap` times the base rate."""
+    if cap is None:
+        return "or set algorithm.cap, without which the method's learning rates have no upper limit"
+    return f"or lower algorithm.cap={cap:g}, as the method's learning rates go up to {cap:g} times local.lr"
+
+
 def nbytes(message: Message) -> int:
     """What a message weighs on the wire."""
     return sum(t.numel() * t.element_size() for t in message.values()) if message else 0

@@ -85,4 +85,5 @@ def divergence(round: int, what: str, told: Arrivals, lr: float) -> DivergenceEr
         else f"the highest training loss was {worst.train_loss:g}, of client {worst.client} at "
         f"learning rate {worst.learning_rates[0]:g}"
     )
-    return DivergenceError(f"training diverged in round {round}: {what}; {who}; try a smaller learning rate")
+    advice = "try a smaller local.lr, or local.clip_norm"
+    return DivergenceError(f"training diverged in round {round}: {what}; {who}; {advice}")
