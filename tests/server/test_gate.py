@@ -216,10 +216,13 @@ def test_a_loss_up_to_the_bound_is_no_divergence() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"gate": {"max_norm": 1.0, "min_norm": 2.0}}, r"gate\.min_norm: 2 .* at most gate\.max_norm=1"),
+        ({"gate": {"max_norm": 1.0, "min_norm": 2.0}}, r"gate\.min_norm must be at most gate\.max_norm=1; got 2"),
         ({"gate": {"max_norm": 0.0}}, r"gate\.max_norm"),
         ({"gate": {"diverged": "ignore"}}, r"gate\.diverged"),
-        ({"faults": {"corrupt": 0.1, "corruptions": ["huge"]}}, r"faults\.corruptions: huge .* gate\.max_norm"),
+        (
+            {"faults": {"corrupt": 0.1, "corruptions": ["huge"]}},
+            r"faults\.corruptions: 'huge' needs gate\.max_norm, .*; set gate\.max_norm",
+        ),
         ({"faults": {"hang": 0.6, "leave": 0.6}}, r"faults: hang, .* corrupt must add up to at most 1, .*; got 1\.2$"),
         ({"faults": {"corrupt": 0.1, "corruptions": []}}, r"faults\.corruptions"),
         ({"faults": {"corrupt": 0.1, "corruptions": ["odd"]}}, r"faults\.corruptions"),

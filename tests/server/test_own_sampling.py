@@ -104,7 +104,7 @@ def test_what_it_is_given_is_its_own() -> None:
         ("none", "drew no client; return at least one of the free clients"),
         ("zero_times", "must return 1 or more draws for each client; got [1, 0]"),
         ("fewer", "must return 1 or more draws for each client; got [1]"),
-        ("fails", "sampling: own_draws:fails failed (ValueError: no draw today)"),
+        ("fails", "sampling: own_draws:fails failed (own_draws.py, line 28, in fails: ValueError: no draw today)"),
     ],
 )
 def test_what_is_no_draw_is_told(name: str, said: str) -> None:

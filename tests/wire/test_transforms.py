@@ -138,7 +138,9 @@ def test_what_overflows_is_refused_by_the_gate(executor: str) -> None:
 
 
 def test_clients_without_weights_have_nothing_to_clip() -> None:
-    with pytest.raises(InputError, match="wire=clip needs clients that send weights, and those of fedgh send none; remove it"):
+    with pytest.raises(
+        InputError, match="wire=clip needs clients that send weights, and those of fedgh send none; remove it"
+    ):
         Experiment(algorithm="fedgh", wire=[CLIP])
     assert Experiment(algorithm="fedgh", wire=["cast"]).wire == (Cast(),)
 

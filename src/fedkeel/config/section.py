@@ -111,7 +111,7 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str, advise: 
         case "value_error" | "assertion_error":
             reason = error["msg"].partition(", ")[2] or "it is not valid"
             return _Problem(f"{name}: {reason}" if isinstance(error["input"], dict) else f"{name}: {reason}; got {got}")
-    return _Problem(f"{name} must be {WANTED}; got {got}", _must_be(error, owner))
+    return _Problem(f"{name} must be {WANTED}; got {got}", must_be(error, owner))
 
 
 def _advised(error: UnknownSettingError, advise: Advice | None) -> InputError:
@@ -120,7 +120,7 @@ def _advised(error: UnknownSettingError, advise: Advice | None) -> InputError:
     return no_such_setting(error.section, error.key, error.owner, error.names, advice) if advice else error
 
 
-def _must_be(error: ErrorDetails, owner: type[BaseModel]) -> str:
+def must_be(error: ErrorDetails, owner: type[BaseModel] | None = None) -> str:
     """What pydantic expects, as what stands behind 'must be'."""
     context = error.get("ctx", {})
     if error["type"] in BOUNDS:
@@ -148,9 +148,9 @@ def _must_be(error: ErrorDetails, owner: type[BaseModel]) -> str:
     return reason[:1].lower() + reason[1:]
 
 
-def _as_section(loc: tuple[int | str, ...], owner: type[BaseModel]) -> str:
+def _as_section(loc: tuple[int | str, ...], owner: type[BaseModel] | None) -> str:
     """How a section may be given; those that choose something may be given by a name alone."""
-    field = owner.model_fields.get(str(loc[-1])) if loc else None
+    field = owner.model_fields.get(str(loc[-1])) if loc and owner is not None else None
     chosen = any({"name", "kind"} & each.model_fields.keys() for each in _sections(field.annotation)) if field else True
     return "a name or a section of settings" if chosen else "a section of settings"
 

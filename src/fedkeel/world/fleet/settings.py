@@ -67,8 +67,8 @@ class FleetSettings(Section):
     def _known(cls, profile: str) -> str:
         if profile in GENERATORS or profile.endswith(TRACES) or ":" in profile:
             return profile
-        accepted = [*GENERATORS, f"a file that ends in {' or '.join(TRACES)}", "module:function"]
-        raise unknown("fleet.profile", profile, accepted)
+        also = f"a file that ends in {' or '.join(TRACES)}, or module:function"
+        raise unknown("fleet.profile", profile, GENERATORS, also=also)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from fedkeel import streams
 from fedkeel.config import usercode
 from fedkeel.config.files import open_file, reason
+from fedkeel.config.section import must_be
 from fedkeel.errors import InputError, described, label, shown, unknown
 from fedkeel.world.fleet.generators import Column
 from fedkeel.world.fleet.settings import Chance, Factor, Latency, Mbps, OnShare, Period, Seconds
@@ -167,11 +168,8 @@ def _some_numbers(table: Table, name: str, values: list[Any], start: int) -> Col
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         row = start + int(first["loc"][0])
-        wanted = first["msg"].removeprefix("Input should be ").partition(", unable")[0]
-        raise InputError(
-            f"fleet.profile: {table.source}, {table.place(row)}, column {name} must be {wanted}; got "
-            f"{shown(values[row])}"
-        ) from None
+        where = f"{table.source}, {table.place(row)}, column {name}"
+        raise InputError(f"fleet.profile: {where} must be {must_be(first)}; got {shown(values[row])}") from None
 
 
 def _dealt(columns: dict[str, Column], clients: int, seed: int) -> dict[str, Column]:
