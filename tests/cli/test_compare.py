@@ -123,7 +123,10 @@ def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path) -> None:
             ["--algorithms", "fedavg", "--vary", "fleet.sped_ratio=1,5"],
             "fleet.sped_ratio: 'sped_ratio' is not a setting",
         ),
-        (["--algorithms", "fedavg", "--vary", "local.lr"], "'local.lr' is not accepted; accepted: KEY=VALUE"),
+        (
+            ["--algorithms", "fedavg", "--vary", "local.lr"],
+            "must be KEY=VALUE,VALUE, such as local.lr=0.01,0.1; got 'local.lr'",
+        ),
         (["--algorithms", "fedavg", "--vary", "local.lr=1,1"], "local.lr: '1,1': a value is given twice"),
         (["--algorithms", "fedavg", "--vary", "local.lr=-1"], "local.lr"),
         (["--algorithms", "fedavg", "--seeds", "1,1"], "seeds: '1,1': one is given twice"),
@@ -346,9 +349,9 @@ def test_runs_made_one_by_one_are_reported_together(compared: tuple[Path, str], 
         (["report", "nowhere"], "nowhere: there is no such folder"),
         (["report", "."], "holds neither a run nor a comparison"),
         (["export", "here", "--format", "parquet"], "out: parquet is no text"),
-        (["export", "here", "--what", "runs", "--out", "a.tex"], "format: latex is not accepted for runs"),
+        (["export", "here", "--what", "runs", "--out", "a.tex"], "format must be csv or parquet for runs; got latex"),
         (["export", "here", "--out", "table.doc"], "has no ending that says a format"),
-        (["export", "here", "--reference", "mine"], "reference: mine is no variant; accepted: fedavg, fedprox"),
+        (["export", "here", "--reference", "mine"], "reference: mine is not a variant; choose one of fedavg, fedprox"),
     ],
 )
 def test_what_cannot_be_told_is_refused(words: list[str], told: str, compared: tuple[Path, str]) -> None:

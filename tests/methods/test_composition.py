@@ -82,7 +82,9 @@ def test_other_rules_come_with_their_own_defaults(tmp_path: Path) -> None:
     ]
     for experiment in changed:
         assert experiment.algorithm.rules()[1].model_dump() == methods()["fedadam"].server().model_dump()
-    with pytest.raises(InputError, match=r"algorithm\.weighting: fedlws has no such setting"):  # but this was chosen
+    with pytest.raises(
+        InputError, match=r"algorithm\.weighting is not a setting of fedlws; choose "
+    ):  # but this was chosen
         Experiment.load(tmp_path / "e.yaml", ["server=fedlws"])
     chosen = Experiment(algorithm={"name": "fedavg", "server_lr": 0.5}).replace(server="fedadam")
     assert chosen.algorithm.rules()[1].server_lr == 0.5  # type: ignore[attr-defined]

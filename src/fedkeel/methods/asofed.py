@@ -41,7 +41,7 @@ class Followed(ClientRule):
 
     @property
     def needs_sgd(self) -> str:
-        return "its direction is a mean with earlier ones, longer for slow clients, and its size counts"
+        return "the size of its direction, a mean with earlier ones that is larger for slow clients, counts"
 
     @property
     def pull(self) -> float:

@@ -196,10 +196,7 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     def needs_sgd(self) -> str | None:
         if not self.adapts or not any((self.lambda_lr, self.sigma_lr, self.iota_lr)):
             return None
-        return (
-            "its control parameters learn from gradients that are read off the clients' paths (not with lambda_lr, "
-            "sigma_lr and iota_lr of 0)"
-        )
+        return "its control parameters learn from how far clients moved (unless lambda_lr, sigma_lr and iota_lr are 0)"
 
     def root(self, view: View) -> float:
         """The number under the root."""

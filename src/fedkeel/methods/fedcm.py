@@ -36,7 +36,7 @@ class DirectionAverage(UniformAverage):
 
     @property
     def needs_sgd(self) -> str:
-        return "its server reads gradients off the clients' paths"
+        return "its server computes gradients from how far clients moved"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"delta": torch.zeros_like(w)})

@@ -89,7 +89,7 @@ class GradientApproximation(UniformAverage):
 
     @property
     def needs_sgd(self) -> str:
-        return "its server reads gradients off the clients' paths"
+        return "its server computes gradients from how far clients moved"
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The weight of an update is its share times the factor that completes it."""

@@ -39,7 +39,7 @@ class NormalisedAverage(ServerRule):
 
     @property
     def needs_sgd(self) -> str:
-        return "updates are divided by how far steps of SGD lead"
+        return "its server divides updates by how far steps of SGD lead"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"momentum": torch.zeros_like(w)} if self.server_momentum else {})

@@ -27,7 +27,7 @@ class ControlledSGD(ClientRule):
 
     @property
     def needs_sgd(self) -> str | None:
-        return "option II reads control variates off paths (option I does not)" if self.option == "II" else None
+        return "option II computes control variates from how far clients moved" if self.option == "II" else None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"c": torch.zeros_like(w)}
