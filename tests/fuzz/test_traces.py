@@ -144,7 +144,7 @@ class Odd:
         (None, "returned NoneType"),
         ([], "returned list"),
         ({}, "has no columns"),
-        ({1: [1] * 5}, "column: '1' is unknown"),
+        ({1: [1] * 5}, "column: '1' is not known"),
         ({"speed_factor": 3}, "a int is not accepted"),
         ({"speed_factor": "12345"}, "is not accepted; accepted: 5 numbers"),
         ({"speed_factor": [1, 2]}, "2 values is not accepted"),

@@ -43,7 +43,9 @@ def test_the_base_may_be_a_file_beside_it(tmp_path: Path) -> None:
     (tmp_path / "inside" / "base.yaml").write_text("{clients: 9}")
     plan = comparison(read(tmp_path, base="inside/base.yaml", variants=TWO))
     assert {case.experiment.clients for case in plan.cases} == {9}
-    with pytest.raises(InputError, match=r"experiment file .*nothing.yaml: cannot be read .*; accepted: a YAML file"):
+    with pytest.raises(
+        InputError, match=r"experiment file .*nothing.yaml cannot be read .*; give the path of a YAML file"
+    ):
         read(tmp_path, base="nothing.yaml", variants=TWO)
 
 
@@ -130,13 +132,13 @@ def test_what_a_section_leaves_open_may_be_set() -> None:
 @pytest.mark.parametrize("key", ["varients", "scene", "Variants"])
 def test_a_misspelt_key_of_a_comparison_is_told(key: str, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({key: {"a": []}}))
-    with pytest.raises(InputError, match=rf"'{key}' is not a setting \(did you mean (variants|scenes)"):
+    with pytest.raises(InputError, match=rf"'{key}' is not a setting; did you mean (variants|scenes)"):
         StudyFile.read(tmp_path / "study.yaml")
 
 
 def test_an_experiment_with_a_misspelt_key_is_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "exp.yaml").write_text("{rounds: 3, target: 0.8}")
-    with pytest.raises(InputError, match="'target' is not a setting"):
+    with pytest.raises(InputError, match="target is not a setting"):
         comparison(StudyFile.read(tmp_path / "exp.yaml"), algorithms=["fedavg"])
 
 
@@ -214,13 +216,16 @@ def test_what_names_no_values_is_refused(word: str) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"vary": ["local.nope=1,2"]}, "fedavg in local.nope=1: local.nope: 'nope' is not a setting; accepted: batch"),
+        (
+            {"vary": ["local.nope=1,2"]},
+            "fedavg in local.nope=1: local.nope is not a setting; local has the settings batch",
+        ),
         ({"vary": ["clients=3,3"]}, "clients: '3,3': a value is given twice; accepted: each once"),
         (
             {"vary": ["clients=3", "clients=4"]},
             "clients: it is set twice; accepted: one value, or several with --vary alone",
         ),
-        ({"algorithms": ["fedavg", "fedawg"]}, "algorithms: 'fedawg' is unknown .did you mean fedavg"),
+        ({"algorithms": ["fedavg", "fedawg"]}, "algorithms: 'fedawg' is not known; did you mean fedavg"),
         ({"algorithms": ["fedavg", "fedavg"]}, "algorithms: fedavg, fedavg: one is named twice; accepted: each once"),
         ({"seeds": []}, r"seeds: \[\] is not accepted; accepted: different numbers, at least one"),
         ({"seeds": [1, 2, 1]}, r"seeds: \[1, 2, 1\] is not accepted; accepted: different numbers"),
@@ -241,11 +246,11 @@ def test_what_a_command_cannot_mean_is_refused(given: dict[str, Any], sentence: 
         ({"fewer_seeds": {"fats": [0]}}, "fewer_seeds: fats is no variant; accepted: fast, slow"),
         ({"fewer_seeds": {"fast": [9]}}, "fewer_seeds: fast would run with no seed; accepted: one of 0, 1, 2"),
         ({"seeds": [-1]}, "seeds.*-1"),
-        ({"at": "wall"}, "at: 'wall' is not accepted.*time"),
+        ({"at": "wall"}, "at must be 'time', .*; got 'wall'"),
         ({"until": 0}, "until"),
         ({"last": 0}, "last"),
         ({"target": 1.5}, "target"),
-        ({"clients": 4}, "clients.*accepted: .*base"),
+        ({"clients": 4}, "clients is not a setting; write it as base.clients"),
         ({"variants": ["fedavg"]}, "variants"),
     ],
 )
@@ -307,5 +312,5 @@ def test_an_experiment_alone_is_a_comparison_of_its_method(tmp_path: Path) -> No
     assert (plan.variants, plan.measure.reference) == (["fedprox"], None)
     assert comparison(StudyFile(), ["algorithm=fedagg"]).variants == ["fedagg"]
     (tmp_path / "one.yaml").write_text("{klients: 3}")
-    with pytest.raises(InputError, match="'klients' is not a setting"):
+    with pytest.raises(InputError, match="klients is not a setting"):
         comparison(StudyFile.read(tmp_path / "one.yaml"))

@@ -89,7 +89,7 @@ def test_a_target_is_an_accuracy(target: float) -> None:
 
 
 def test_errors_say_which_variant_in_which_scene() -> None:
-    with pytest.raises(InputError, match=r"v in s: local.nope: 'nope' is not a setting; accepted: batch_size"):
+    with pytest.raises(InputError, match=r"v in s: local.nope is not a setting; local has the settings batch_size"):
         cross(BASE, {"s": []}, {"v": ["local.nope=1"]}, [0])
     with pytest.raises(InputError, match=r"^v: override 'junk' is not accepted; accepted: key=value"):
         cross(BASE, {"": []}, {"v": ["junk"]}, [0])

@@ -48,8 +48,8 @@ def test_scenes_of_a_file_are_kept() -> None:
         ([], "grid: there is nothing to try; accepted: --grid KEY=VALUE,VALUE"),
         (["local.lr=0.1", "local.lr=0.2"], "grid: local.lr, local.lr: one is given twice; accepted: each once"),
         (["local.lr=0.1,0.1"], "local.lr: '0.1,0.1': a value is given twice"),
-        (["local.nope=1,2"], "^local.nope=1: local.nope: 'nope' is not a setting; accepted: batch_size"),
-        (["local.lr=0.1,-1"], "^local.lr=-1: local.lr: -1"),
+        (["local.nope=1,2"], "^local.nope=1: local.nope is not a setting; local has the settings batch_size"),
+        (["local.lr=0.1,-1"], "^local.lr=-1: local.lr must be greater than 0; got -1"),
         (["local.lr"], "'local.lr' is not accepted; accepted: KEY=VALUE,VALUE"),
     ],
 )
