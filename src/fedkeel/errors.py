@@ -108,7 +108,7 @@ def unknown(field: str, value: object, accepted: Iterable[str], what: str = "", 
     names = sorted(accepted)
     problem = f"not a {what}" if what else "not known"
     choice = [*names, *([also] if also else [])]
-    advice = did_you_mean(nearest(value, names, 0.6)) or f"choose {'one of ' * (len(choice) > 1)}{one_of(choice)}"
+    advice = did_you_mean(nearest(value, names, 0.7)) or f"choose {'one of ' * (len(choice) > 1)}{one_of(choice)}"
     return InputError(f"{field}: {shown(value)} is {problem}; {advice}")
 
 
@@ -123,8 +123,9 @@ def no_such_setting(
     above = f"{section}." if section else ""
     near = did_you_mean([above + name for name in nearest(key, names, 0.7)])
     whose = owner or section
-    known = f"{whose or 'an experiment'} has {_settings(names)}"
-    told = f"{above}{label(key)} is not a setting{f' of {owner}' if owner else ''}; {advice or near or known}"
+    known = f"{whose} has {_settings(names)}" if whose else f"the settings are {', '.join(names)}"
+    named = f"{above}{label(key)}" if key != "" else f"{above}''"
+    told = f"{named} is not a setting{f' of {owner}' if owner else ''}; {advice or near or known}"
     error = UnknownSettingError(told)
     error.section, error.key, error.owner, error.names = section, label(key), owner, tuple(names)
     return error

@@ -144,7 +144,7 @@ def test_settings_that_do_not_go_together(overrides: list[str], sentence: str) -
         ),
         (["model=vgg11", "norm=group"], "norm is not a setting; did you mean model.norm?"),
         (["local.colour=1"], "local.colour is not a setting; local has the settings batch_size, betas, "),
-        (["self=1"], "self is not a setting; an experiment has the settings algorithm, "),
+        (["self=1"], "self is not a setting; the settings are algorithm, "),
     ],
 )
 def test_a_setting_in_the_wrong_place(overrides: list[str], advice: str) -> None:

@@ -15,7 +15,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.config.section import Count, Section, Share, explain
 from fedkeel.config.spelling import flow
 from fedkeel.config.usercode import short
-from fedkeel.errors import InputError, label, shown
+from fedkeel.errors import InputError, UnknownSettingError, label, shown
 from fedkeel.methods import find
 from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at, key_of, says
 
@@ -56,7 +56,7 @@ class StudyFile(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise explain(error, type(self)) from None
+            raise explain(error, type(self), advise=_in_base) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -90,6 +90,11 @@ class StudyFile(Section):
             inside = yamltext.read(path.parent / found.base)
             return found.model_copy(update={"base": inside})
         return found
+
+
+def _in_base(error: UnknownSettingError) -> str:
+    """Settings of the experiment belong into `base`."""
+    return "" if error.section or error.key not in Experiment.model_fields else f"write it as base.{error.key}"
 
 
 def is_study(path: Path) -> bool:
