@@ -185,7 +185,7 @@ def test_plot_compares_runs(finished: tuple[Path, str], tmp_path: Path) -> None:
         (["run", "--set", "partition.kind=classes", "partition.classes=11"], ["partition.classes", "11", "10"]),
         (["run", "--set", "clients=7000"], ["clients", "7000", "6000"]),
         (["run", "missing.yaml"], ["missing.yaml", "No such file"]),
-        (["run", "a.yaml", "b.yaml"], ["one experiment file"]),
+        (["run", "a.yaml", "b.yaml"], ["2 experiment files are given (a.yaml, b.yaml); keep one of them"]),
         (["run", "--set", "dataset=emnist-letters"], ["emnist-letters"]),
         (["run", "--set", "model=textcnn"], ["textcnn", "accepted"]),
         (["run", "--set", "model=nowhere:net"], ["model.name", "nowhere:net", "module:function"]),
@@ -228,7 +228,7 @@ def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_debug_lets_the_error_through_to_python(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="clients: 0"):
+    with pytest.raises(InputError, match="clients must be greater than 0; got 0"):
         fedkeel("run", "--debug", "--set", "clients=0", cwd=tmp_path)
 
 
@@ -263,8 +263,8 @@ def test_own_model_and_data_by_name(tmp_path: Path) -> None:
     [
         ("run", "An experiment file, and settings"),
         ("compare", "An experiment file, and settings"),
-        ("report", "Run folders and comparisons"),
-        ("watch", "A run may begin there later"),
+        ("report", "Run folders and folders of comparisons"),
+        ("watch", "A run may start there later"),
     ],
 )
 def test_help_says_what_arguments_mean(command: str, words: str, tmp_path: Path) -> None:

@@ -117,22 +117,28 @@ def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--algorithms", "fedavg,fedagv"], "algorithms: 'fedagv' is unknown (did you mean fedavg"),
+        (["--algorithms", "fedavg,fedagv"], "algorithms: 'fedagv' is not known; did you mean fedavg or fedagg?"),
         (["--algorithms", "fedavg,fedavg"], "algorithms: fedavg, fedavg: one is named twice"),
         (
             ["--algorithms", "fedavg", "--vary", "fleet.sped_ratio=1,5"],
-            "fleet.sped_ratio: 'sped_ratio' is not a setting",
+            "fleet.sped_ratio is not a setting",
         ),
-        (["--algorithms", "fedavg", "--vary", "local.lr"], "'local.lr' is not accepted; accepted: KEY=VALUE"),
+        (
+            ["--algorithms", "fedavg", "--vary", "local.lr"],
+            "must be KEY=VALUE,VALUE, such as local.lr=0.01,0.1; got 'local.lr'",
+        ),
         (["--algorithms", "fedavg", "--vary", "local.lr=1,1"], "local.lr: '1,1': a value is given twice"),
         (["--algorithms", "fedavg", "--vary", "local.lr=-1"], "local.lr"),
-        (["--algorithms", "fedavg", "--seeds", "1,1"], "seeds: '1,1': one is given twice"),
-        (["--algorithms", "fedavg", "--seeds", "a"], "seeds: 'a' is not accepted"),
+        (["--algorithms", "fedavg", "--seeds", "1,1"], "a seed is given twice in '1,1'"),
+        (["--algorithms", "fedavg", "--seeds", "a"], "--seeds must be numbers such as 0,1,2 or 0-4; got 'a'"),
         (["--algorithms", "fedavg,fedcm", "--reference", "fedprox"], "reference: fedprox is no variant"),
         (["--only", "fedavg"], "only: there are no variants to choose from"),
         (["--algorithms", "fedavg", "--sink", "tensorbord"], "tensorboard"),
         (["--algorithms", "fedbabu,fedlga", "fleet.rho=0.5"], "local.epochs"),
-        (["nowhere.yaml", "--algorithms", "fedavg"], "nowhere.yaml: cannot be read"),
+        (
+            ["nowhere.yaml", "--algorithms", "fedavg"],
+            "experiment file nowhere.yaml cannot be read (No such file or directory); give",
+        ),
     ],
 )
 def test_bad_input_is_a_sentence_before_any_work(words: list[str], told: str, tmp_path: Path) -> None:
@@ -316,9 +322,12 @@ def test_a_search_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     ("words", "told"),
     [
         ([], "grid: there is nothing to try"),
-        (["--grid", "local.learning_rate=1,2"], "local.learning_rate: 'learning_rate' is not a setting"),
+        (
+            ["--grid", "local.learning_rate=1,2"],
+            "local.learning_rate=1: local.learning_rate is not a setting; did you mean local.lr?",
+        ),
         (["--grid", "local.lr=1", "--grid", "local.lr=2"], "one is given twice"),
-        (["--range", "local.lr=0.1..1"], "range: it needs --search"),
+        (["--range", "local.lr=0.1..1"], "--range needs --search; add --search N, or use --grid"),
     ],
 )
 def test_a_sweep_of_nonsense_is_refused(words: list[str], told: str, tmp_path: Path) -> None:
@@ -346,9 +355,9 @@ def test_runs_made_one_by_one_are_reported_together(compared: tuple[Path, str], 
         (["report", "nowhere"], "nowhere: there is no such folder"),
         (["report", "."], "holds neither a run nor a comparison"),
         (["export", "here", "--format", "parquet"], "out: parquet is no text"),
-        (["export", "here", "--what", "runs", "--out", "a.tex"], "format: latex is not accepted for runs"),
+        (["export", "here", "--what", "runs", "--out", "a.tex"], "format must be csv or parquet for runs; got latex"),
         (["export", "here", "--out", "table.doc"], "has no ending that says a format"),
-        (["export", "here", "--reference", "mine"], "reference: mine is no variant; accepted: fedavg, fedprox"),
+        (["export", "here", "--reference", "mine"], "reference: mine is not a variant; choose one of fedavg, fedprox"),
     ],
 )
 def test_what_cannot_be_told_is_refused(words: list[str], told: str, compared: tuple[Path, str]) -> None:

@@ -128,7 +128,7 @@ def refused(*overrides: str) -> str:
         ("circle:f", "AttributeError"),
         ("a" * 3000 + ":f", "cannot be imported"),
         ("odd:stops", "model.name: odd:stops failed (Stop: for good)"),
-        ("odd:exits", "odd:exits failed (SystemExit: 7)"),
+        ("odd:exits", "odd:exits failed (odd.py, line 13, in exits: SystemExit: 7)"),
         ("odd:generator", "odd:generator failed (GeneratorExit)"),
         ("odd:mute", "odd:mute failed (Mute)"),
         ("odd:loud", "odd:loud failed (ValueError: 'line line"),
@@ -161,7 +161,7 @@ def test_options_that_a_model_does_not_take() -> None:
     ("name", "said"),
     [
         ("number", "dataset.name: odd:number returned int; accepted: Dataset or FederatedData"),
-        ("exits", "odd:exits failed (SystemExit: 7)"),
+        ("exits", "odd:exits failed (odd.py, line 13, in exits: SystemExit: 7)"),
         ("part_missing", "dataset.name: odd:part_missing, test is NoneType; accepted: Examples"),
         ("no_tensor", "x: not an array of numbers"),
         ("ragged", "x: not an array of numbers"),

@@ -93,7 +93,7 @@ class Careless(ClientRule):
 
 def test_a_message_without_the_client_axis_is_refused() -> None:
     shop = workshop("linear", [4, 4], Careless())
-    with pytest.raises(FedkeelError, match="Careless: one has shape \\[1\\] for a stack of 2"):
+    with pytest.raises(FedkeelError, match=r"Careless: one must have one row per client, \[2, ...\]; got shape \[1\]"):
         shop.trainer(STACKED)(orders(shop))
 
 

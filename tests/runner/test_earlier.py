@@ -336,22 +336,27 @@ def test_a_run_whose_work_is_counted_otherwise_is_refused(tmp_path: Path, local:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"name": "fedagg", "reading": "literal"}, "with reading literal; accepted: reading practical"),
-        ({"name": "fedagg", "probe": True}, "with a probe; accepted: probe false"),
-        ({"name": "fedasmu"}, "with slot fixed; accepted: slot learned"),
-        ({"name": "fedssmu", "slot": "first"}, "with slot first; accepted: slot learned"),
-        ({**LEARNT, "ablation": "FA"}, "with ablation FA, whose devices do not merge; accepted: ablation none or DA"),
+        ({"name": "fedagg", "reading": "literal"}, "reading=literal; remove it or set algorithm.reading=practical"),
+        ({"name": "fedagg", "probe": True}, "probe=true; remove it or set algorithm.probe=false"),
+        ({"name": "fedasmu"}, "slot=fixed; remove it or set algorithm.slot=learned"),
+        ({"name": "fedssmu", "slot": "first"}, "slot=first; remove it or set algorithm.slot=learned"),
+        (
+            {**LEARNT, "ablation": "FA"},
+            "ablation=FA, where devices do not merge; remove it or set algorithm.ablation to none or DA",
+        ),
     ],
     ids=str,
 )
 def test_settings_that_leave_no_use_for_it_are_refused(settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(InputError, match=f"^algorithm.earlier_run: 'runs/x' is not accepted {why}$"):
+    with pytest.raises(InputError, match=f"^algorithm.earlier_run: 'runs/x' has no use with algorithm.{why}$"):
         Experiment(algorithm={**settings, "earlier_run": "runs/x"})
     assert Experiment(algorithm=settings).algorithm.model_dump()["earlier_run"] is None
 
 
 def test_other_methods_have_no_such_setting() -> None:
-    with pytest.raises(InputError, match=r"algorithm.earlier_run: fedavg has no such setting"):
+    with pytest.raises(
+        InputError, match=r"algorithm.earlier_run is not a setting of fedavg; choose algorithm.name fedagg"
+    ):
         Experiment(algorithm={"name": "fedavg", "earlier_run": "runs/x"})
 
 

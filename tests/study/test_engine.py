@@ -263,13 +263,13 @@ def test_a_rehearsal_tells_what_runs_take_and_leaves_nothing(tmp_path: Path) -> 
 
 def test_what_cannot_be_is_refused_before_the_first_run(tmp_path: Path) -> None:
     plan = comparison_of([*OPEN, "partition={kind: shards, shards_per_client: 50}"], ["fedavg"], [0])
-    with pytest.raises(InputError, match=r"^fedavg: partition.*accepted"):
+    with pytest.raises(InputError, match=r"^fedavg: partition.*; "):
         execute(plan.cases, tmp_path)
     assert not (tmp_path / "runs").exists()
     settled_one = comparison_of(
         [*OPEN, "partition={kind: shards, shards_per_client: 50}", "executor=serial"], ["fedavg"], [0]
     )
-    with pytest.raises(InputError, match=r"^fedavg: partition.*accepted"):
+    with pytest.raises(InputError, match=r"^fedavg: partition.*; "):
         execute(settled_one.cases, tmp_path)
     execute(settled_one.cases, tmp_path, estimate=False)
     assert states(settled_one, tmp_path) == {"fedavg-seed0": "failed"}
@@ -306,9 +306,7 @@ def test_a_second_command_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 
     def again(event: Event) -> None:
         if isinstance(event, Begun):
-            with pytest.raises(
-                InputError, match="is in use; accepted: another folder, or this one when the other"
-            ) as error:
+            with pytest.raises(InputError, match="is in use; choose another folder, or wait until the other") as error:
                 execute(plan.cases, tmp_path)
             told.append(str(error.value))
 

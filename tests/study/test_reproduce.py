@@ -144,7 +144,7 @@ def test_other_seeds_can_be_chosen() -> None:
 
 
 def test_words_that_no_row_has_are_refused() -> None:
-    with pytest.raises(InputError, match="no row has mnist and vgg11; accepted: words of these: mnist"):
+    with pytest.raises(InputError, match="no row has mnist and vgg11; choose words of these rows: mnist"):
         planned("fedagg-journal/table3", "tiny", ["mnist", "vgg11"])
 
 

@@ -202,12 +202,16 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("summary.json", "{", r"is damaged \(summary.json cannot be read: JSONDecodeError\); accepted: a folder made"),
-        ("summary.json", "[]", r"is damaged \(summary.json holds no summary\); accepted: a folder made by fedkeel run"),
+        (
+            "summary.json",
+            "{",
+            r"is damaged \(summary.json cannot be read: JSONDecodeError\); delete it to run it again",
+        ),
+        ("summary.json", "[]", r"is damaged \(summary.json holds no summary\); delete it to run it again"),
         (
             "history.jsonl",
             "",
-            r"is damaged \(history.jsonl has no row\); accepted: .* \(delete this one to run",
+            r"is damaged \(history.jsonl has no row\); delete it to run it again, or name another one",
         ),
         ("summary.json", '{"final_accuracy": 0.7}', r"is damaged \(history.jsonl does not end as summary.json says\)"),
         ("experiment.yaml", None, r"is damaged \(experiment.yaml is missing\)"),

@@ -51,7 +51,7 @@ def trying(trials: int) -> Iterator[Callable[[Trial], None]]:
 
 
 def _outcome(trial: Trial) -> str:
-    notes = ["pruned"] * (trial.state == "pruned") + ["tried before"] * (trial.repeats is not None)
+    notes = ["stopped early"] * (trial.state == "pruned") + ["tried before"] * (trial.repeats is not None)
     how = f" ({', '.join(notes)})" if notes else ""
     return f"failed{how}: {trial.why}" if trial.state == "failed" else f"accuracy {trial.accuracy:.2%}{how}"
 
@@ -164,16 +164,16 @@ def announce(begun: Begun) -> None:
     """What is going to be done, and what that takes."""
     left, done = len(begun.cases), begun.total - len(begun.cases)
     if not left:
-        console.print(f"all {done} runs are done already")
+        console.print(f"all {done} runs are already done")
         return
-    already = f", {done} more {'are' if done > 1 else 'is'} done already" if done else ""
+    already = f", {done} more {'are' if done > 1 else 'is'} already done" if done else ""
     console.print(f"{left} run{'s' if left != 1 else ''} to do{already}; {_costs(begun)}")
     for note in begun.notes:
         tell(note)
 
 
 def _costs(begun: Begun) -> str:
-    time = "the time is not known beforehand" if begun.seconds is None else f"about {spell(begun.seconds)}"
+    time = "the time is not known yet" if begun.seconds is None else f"about {spell(begun.seconds)}"
     memory = "" if begun.bytes is None else f", {begun.bytes / 1e9:.1f} GB of memory"
     return f"{min(begun.jobs, len(begun.cases))} at a time, {time}{memory}"
 

@@ -14,25 +14,29 @@ class LocalSettings(Section):
     """What a client does with the model it gets."""
 
     epochs: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
-    """Of a job; by default 1, unless `steps` says how long it is."""
+    """The number of passes over a client's data in one job. The default is 1, unless `steps` is given."""
     steps: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
-    """Mini-batches of a job, in place of epochs: everything that counts a job's epochs then counts these."""
+    """The number of mini-batches in one job, instead of `epochs`. Settings that count a job's epochs then count
+    mini-batches."""
     batch_size: Count | Literal["full"] = 32
+    """The number of samples in a mini-batch. With `full`, a mini-batch is all data of the client."""
     lr: Size = 0.05
+    """The learning rate of the clients."""
     lr_decay: Share = 1.0
-    """Factor on the learning rate after every round."""
+    """The learning rate is multiplied by this factor after every round."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """What makes steps of directions, as PyTorch's do; what it remembers begins anew with every job."""
+    """The optimiser of the clients, as in PyTorch. Its state starts from zero in every job."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of `sgd`."""
+    """The momentum of `sgd`."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    """Of `adam` and `adamw`: the shares of the past in the running means of directions and of their squares."""
+    """The decay rates of `adam` and `adamw` for the running means of gradients and of squared gradients."""
     eps: Annotated[float, Field(ge=1e-30, le=1e38)] = 1e-8
-    """Of `adam` and `adamw`: what is added to the root of the squares."""
+    """The number that `adam` and `adamw` add to the denominator for numerical stability."""
     weight_decay: Annotated[float, Field(ge=0, le=1e38)] = 0.0
-    """A part of the gradient; `adamw` takes it off the weights instead."""
+    """The weight decay. `sgd` and `adam` add it to the gradient, and `adamw` subtracts it from the weights."""
     clip_norm: Size | None = None
-    """Upper bound on the norm of a mini-batch's gradient."""
+    """The largest Euclidean norm of a mini-batch's gradient; longer gradients are scaled down. By default nothing is
+    clipped."""
 
     @model_validator(mode="after")
     def _fits_the_optimizer(self) -> Self:
@@ -76,11 +80,12 @@ class FinetuneSettings(Section):
     """How each client adapts its own model at the end, before that is tested on the client's own test share."""
 
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """With the local settings; by default 5 for FedBABU and 0 for all others."""
+    """The number of epochs for which each client trains its own copy of the final model. The default is 5 for FedBABU
+    and 0 for all other methods."""
     lr: Size | None = None
-    """By default the last round's learning rate."""
+    """The learning rate of fine-tuning. The default is the learning rate of the last round."""
     part: Literal["all", "body", "head"] = "all"
-    """Which weights move."""
+    """The part of the model that is fine-tuned."""
 
 
 class ExecutorSettings(Section):
@@ -90,17 +95,19 @@ class ExecutorSettings(Section):
     """
 
     kind: Literal["auto", "serial", "vectorised", "processes", "threads"] = "auto"
-    """One client after the other; many at once; either of these in worker processes, one a core; or in threads, which
-    native kernels can use."""
+    """How clients are trained: one after the other (`serial`), many at once (`vectorised`), in worker processes
+    (`processes`), or in threads with native kernels (`threads`). `auto` measures what is fastest."""
     stack: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """Clients trained at once, as one stack of vectors; 0: one after the other."""
+    """The number of clients that are trained at once as one stack; 0 trains one after the other. By default it is
+    measured."""
     native: bool | None = None
-    """Whether compiled kernels compute gradients instead of PyTorch, for models that they know; left open, `auto`
-    measures it, `threads` uses them and the others do not."""
+    """Compute gradients with compiled kernels instead of PyTorch, for models that they support. By default `auto`
+    measures it, `threads` uses them, and the other kinds do not."""
     channels_last: bool | None = None
-    """Whether images lie in memory pixel by pixel, where clients train one after the other."""
+    """Store images pixel by pixel (PyTorch's `channels_last`) if clients are trained one after the other. By default it
+    is measured."""
     workers: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """Processes or threads; by default as many as there are cores."""
+    """The number of worker processes or threads. The default is one per core."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

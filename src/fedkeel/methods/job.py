@@ -59,8 +59,8 @@ class Job:
     buffers: Tensor
     """[k, B], the batch-norm statistics that it starts with."""
     epochs: Tensor
-    """[k, 1], local epochs to train; mini-batches where the experiment counts these (`local.steps`), as in all that is
-    said of epochs to rules."""
+    """[k, 1], local epochs to train. Where the experiment counts mini-batches (`local.steps`), these are mini-batches,
+    here and in everything that rules are told about epochs."""
     steps: Tensor
     """[k, 1], mini-batches in these epochs."""
     lr: Tensor
@@ -76,9 +76,9 @@ class Job:
     version: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
     """[k, 1], the number of the global model that it starts from, from 0."""
     slot: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
-    """[k, 1], after how many epochs a fresh global model comes; 0: none does."""
+    """[k, 1], after how many epochs a fresh global model comes; 0: none comes."""
     fresh: Fresh[Tensor] | None = None
-    """That model; what stands where `slot` is 0 means nothing."""
+    """That model; rows where `slot` is 0 mean nothing."""
     course: Course = field(default_factory=Course)
     """What the direction is made of beside the gradient; set in `begin`. Its trail moves on with every step."""
     carry: Message = field(default_factory=dict)
@@ -88,9 +88,9 @@ class Job:
 
     @property
     def length(self) -> Tensor:
-        """[k, 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
+        """[k, 1], how far a constant direction of length one would lead: learning rates times steps, with momentum.
 
-        (start - w) / length is the mean direction, whatever the number of steps; a pull is part of that direction.
+        (start - w) / length is the mean direction for any number of steps; a pull is part of that direction.
         """
         return path_length(self.lr, self.epochs, self.steps, self.momentum)
 
@@ -100,7 +100,7 @@ class Job:
 
 
 def _pick(value: Any, rows: slice | Tensor) -> Any:
-    """The rows of every tensor in it; what else there is has no client axis."""
+    """The rows of every tensor in it; other values have no client axis."""
     if isinstance(value, Tensor):
         return value[rows]
     if isinstance(value, Mapping):
@@ -114,7 +114,7 @@ def _pick(value: Any, rows: slice | Tensor) -> Any:
 class Updates:
     """What arrived from m clients, stacked: every tensor has a leading axis m.
 
-    They lie in memory that is used again when nobody refers to it any more: a rule clones the rows that it keeps.
+    Their memory is reused when nothing refers to it any more, so a rule clones the rows that it keeps.
     """
 
     w: Tensor
@@ -128,17 +128,17 @@ class Updates:
     steps: Tensor
     """[m, 1], local SGD steps really done."""
     lr: Tensor
-    """[m, E], the learning rates used; those behind a client's last epoch say nothing."""
+    """[m, E], the learning rates used; those after a client's last epoch mean nothing."""
     messages: Message
     layout: Layout
     sums: Message = field(default_factory=dict)
     """`Sums.totals`, added up over all clients."""
     asked: int | None = None
-    """Local epochs that everybody was asked for, if not what the busiest did."""
+    """Local epochs that every client was asked for; None: as many as the busiest client did."""
     draws: Tensor | None = None
     """[m], how often each was drawn, where clients are drawn with replacement."""
     momentum: float = 0.0
-    """Of local training."""
+    """The momentum of local training."""
     pull: float = 0.0
     """`ClientRule.pull`"""
     slot: Tensor | None = None

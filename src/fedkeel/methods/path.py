@@ -1,4 +1,4 @@
-"""How far local training leads: the length of a client's path, by which updates are made comparable."""
+"""How far local training leads: the length of a client's path, which makes updates comparable."""
 
 from __future__ import annotations
 

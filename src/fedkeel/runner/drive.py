@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedkeel.errors import StoppedError
+from fedkeel.errors import DivergenceError, StoppedError
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.simulation import Simulation
@@ -23,6 +23,13 @@ def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, stop:
                 recorder.save_if_due(end.round)
             elif stop.asked and not simulation.over:
                 raise StoppedError(f"stopped after round {end.round}; nothing was recorded")
+    except DivergenceError as error:
+        remedies = dict.fromkeys(rule.if_diverged for rule in simulation.experiment.algorithm.rules())
+        error.args = ("; ".join([str(error), *filter(None, remedies)]),)
+        raise
+    except Exception as error:
+        error.add_note(f"round {simulation.round}")
+        raise
     finally:
         stop.heard = False
     if recorder is None:

@@ -258,8 +258,7 @@ def _state(listed: Listed) -> State:
 
 def _damaged(folder: Path, what: str) -> InputError:
     return InputError(
-        f"run folder {label(str(folder))} is damaged ({what}); accepted: a folder made by fedkeel run (delete this one "
-        "to run it again)"
+        f"run folder {label(str(folder))} is damaged ({what}); delete it to run it again, or name another one"
     )
 
 

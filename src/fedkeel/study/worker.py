@@ -90,8 +90,7 @@ def _kind(error: Exception) -> str:
 
 
 def _told(error: Exception) -> str:
-    where = usercode.place(error)
-    return f"{where}: {usercode.said(error)}" if where else usercode.said(error)
+    return usercode.said(error)
 
 
 class _Teller(Sink):

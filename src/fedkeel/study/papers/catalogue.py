@@ -227,7 +227,7 @@ def _figures(entry: Entry, row: str, count: int) -> Iterator[tuple[str, tuple[Pr
     given = entry.rows[row]
     listed = isinstance(given, list)
     if listed and len(given) != len(entry.columns):
-        raise InputError(f"{row}: {len(given)} figures are not accepted; accepted: {len(entry.columns)}")
+        raise InputError(f"{row} must have {len(entry.columns)} figures, one per column; got {len(given)}")
     found = dict(zip(entry.columns, given, strict=True)) if listed else given or {}
     for column in entry.columns:
         value = found.get(column)

@@ -77,7 +77,7 @@ def plan(
     if results and not any(chosen.values()):
         known = dict.fromkeys(row for item in results for row in item.rows)
         raise InputError(
-            f"--rows: no row has {' and '.join(map(label, rows))}; accepted: words of these: {'; '.join(known)}"
+            f"--rows: no row has {' and '.join(map(label, rows))}; choose words of these rows: {'; '.join(known)}"
         )
     plans = []
     for item in results:

@@ -107,7 +107,7 @@ def scaled(settings: Settings, scale: Scale, keep: Sequence[str] = ()) -> Scaled
 def _rule(settings: Settings) -> Rule:
     name = f"{settings['dataset.name']}+{settings['model.name']}"
     if name not in scales().small.rules:
-        raise InputError(f"scale: small has no rule for {name}; accepted: tiny or full")
+        raise InputError(f"scale: small has no rule for {name}; choose tiny or full")
     return scales().small.rules[name]
 
 
