@@ -140,12 +140,7 @@ class Experiment(Section):
                     f"{field}: {given} is not accepted with {self.algorithm.label}, whose clients send no weights; "
                     "accepted: without it"
                 )
-        for rule in self.algorithm.rules():
-            if self.local.optimizer != "sgd" and rule.needs_sgd:
-                raise InputError(
-                    f"local.optimizer: {self.local.optimizer} is not accepted with {self.algorithm.label}, as "
-                    f"{rule.needs_sgd}; accepted: sgd"
-                )
+        self._check_local()
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
                 "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "
@@ -154,6 +149,23 @@ class Experiment(Section):
         if self.stop_at_target and self.target_accuracy is None:
             raise InputError("stop_at_target: true is not accepted without a target; accepted: set target_accuracy")
         return self
+
+    def _check_local(self) -> None:
+        """Whether clients can train like this with the method, and in the experiment's dtype."""
+        local, method = self.local, self.algorithm.label
+        for rule in self.algorithm.rules():
+            if local.optimizer != "sgd" and rule.needs_sgd:
+                raise InputError(
+                    f"local.optimizer: {local.optimizer} cannot be used with {method}, as {rule.needs_sgd}; use sgd"
+                )
+            over = local.schedule.over
+            if over and (reason := rule.schedule_objection(over)):
+                raise InputError(
+                    f"local.schedule: {local.schedule.kind} over {over} cannot be used with {method}, as {reason}; "
+                    "remove it"
+                )
+        if local.precision is not None and self.dtype != "float32":
+            raise InputError(f"local.precision needs dtype=float32; got dtype={self.dtype}; remove one of the two")
 
     def _check_pace(self) -> None:
         """Whether the method can work like this."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError, shown
 from fedkeel.methods.job import Updates
-from fedkeel.methods.types import Message, Weighting, mean_shares
+from fedkeel.methods.types import Message, ScheduleOver, Weighting, mean_shares
 from fedkeel.params import Layout
 
 __all__ = [
@@ -155,6 +155,10 @@ class ServerRule(Section):
     @property
     def needs_sgd(self) -> str | None:
         """As `ClientRule.needs_sgd`: it takes `Updates.delta` over `Updates.length` for a gradient, say."""
+        return None
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """As `ClientRule.schedule_objection`."""
         return None
 
     @property

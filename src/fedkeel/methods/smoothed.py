@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule, Job, Message, Oracle
-from fedkeel.methods.types import Decay, Multiple
+from fedkeel.methods.types import Decay, Multiple, ScheduleOver
 
 
 class SmoothedRate(ClientRule):
@@ -32,6 +32,10 @@ class SmoothedRate(ClientRule):
     @property
     def needs_sgd(self) -> str:
         return "its learning rates are made for steps along the gradient"
+
+    def schedule_objection(self, over: ScheduleOver) -> str:
+        """Over rounds, a schedule would move no more than the cap."""
+        return "every client sets its own learning rate for each job"
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}

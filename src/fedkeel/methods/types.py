@@ -41,6 +41,9 @@ class Sends:
 Weighting = Literal["samples", "uniform"]
 """Of clients in a mean: by their numbers of samples, or all alike."""
 
+ScheduleOver = Literal["rounds", "steps"]
+"""What a schedule of learning rates runs over: the rounds of a run, or the steps of a job."""
+
 Chance = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """Of a running mean: the share of the past."""

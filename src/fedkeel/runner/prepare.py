@@ -24,6 +24,7 @@ from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.partition import Iid
 from fedkeel.data.settings import DatasetSettings
 from fedkeel.errors import InputError, shown
+from fedkeel.local.settings import LocalSettings
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
@@ -50,7 +51,7 @@ def prepare(
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     experiment, module = _model(experiment, data, model)
     with threads(experiment.threads):
-        _check_model(module, data, experiment.local.batch_size)
+        _check_model(module, data, experiment.local)
         _check_method(experiment, module, data)
     return experiment, data, module
 
@@ -183,7 +184,7 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
 def _check_memory(experiment: Experiment, data: FederatedData) -> None:
     """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
-    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    batch = batch_sizes(data, experiment.local)[-1]
     memory.check(
         f"local.batch_size: {batch} samples of shape {data.shape}",
         batch * prod(data.shape) * itemsize,
@@ -218,9 +219,9 @@ def _copied(module: nn.Module) -> nn.Module:
         raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
 
 
-def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
+def _check_model(module: nn.Module, data: FederatedData, local: LocalSettings) -> None:
     """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
-    smallest = batch_sizes(data, batch_size)[0]
+    smallest = batch_sizes(data, local)[0]
     trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):
