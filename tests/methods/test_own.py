@@ -450,7 +450,7 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
     assert summary["probe"]["refused"]
     assert "it fails" in summary["why_not_stacked"]
     for kind in ("vectorised", "processes", "auto"):
-        with pytest.raises(InputError, match=r"executor: .* is not accepted for this model and method: it fails"):
+        with pytest.raises(InputError, match=r"executor: .* cannot be used with this model and method: it fails"):
             run(described.replace(executor={"kind": kind, "stack": 3}), **GIVEN)
 
 

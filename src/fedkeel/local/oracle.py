@@ -72,7 +72,7 @@ class BatchOracle:
 
     def _current(self) -> Batch:
         if self._batch is None:
-            raise FedkeelError("a gradient was asked for outside of a step, where no mini-batch is current")
+            raise FedkeelError("a gradient was asked for outside of a step, where there is no mini-batch")
         return self._batch
 
     def pick(self, rows: Tensor) -> BatchOracle:

@@ -158,21 +158,15 @@ class ExecutorSettings(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.stack is not None and self.kind == "serial" and self.stack > 0:
-            raise InputError(
-                f"executor.stack must be 0 with executor.kind=serial; got {self.stack}; remove it or choose vectorised"
-            )
+            raise InputError(f"executor.stack must be 0 with executor.kind=serial; got {self.stack}")
         if self.stack == 0 and self.kind in ("vectorised", "threads"):
-            raise InputError(
-                f"executor.stack must be 1 or more with executor.kind={self.kind}; got 0; remove it or choose serial"
-            )
+            raise InputError(f"executor.stack must be 1 or more with executor.kind={self.kind}; got 0")
         if self.channels_last and (self.native or self.kind == "threads"):
             raise InputError("executor.channels_last does not go with native training; keep one of the two")
         if self.channels_last and (self.stack or self.kind == "vectorised"):
             raise InputError("executor.channels_last does not go with stacks; remove it or set executor.stack=0")
         if self.kind == "threads" and self.native is False:
-            raise InputError(
-                "executor.native must be true with executor.kind=threads; got false; remove it or choose processes"
-            )
+            raise InputError("executor.native must be true with executor.kind=threads; got false")
         if self.workers is not None and self.kind in ("serial", "vectorised"):
             raise InputError(
                 f"executor.workers needs executor.kind=processes or threads, but {self.kind} is chosen; remove it or "
