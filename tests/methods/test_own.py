@@ -460,7 +460,7 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
     [
         ("Plain", r"the client rule's sends has 'n': 1; accepted: 'n': Sends\(numbers\)"),
         ("Arrays", r"Arrays: step returned an array \[1, \d+\] of float64; accepted: a tensor"),
-        ("Flat", r"given weights \[\d+\]; accepted: \[1, \d+\]"),
+        ("Flat", r"weights must be \[1, \d+\]; got \[\d+\]"),
         ("InPlace", "InPlace: a hook changes tensors in place"),
     ],
 )

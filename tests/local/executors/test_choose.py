@@ -283,9 +283,9 @@ def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypat
     [
         ({"kind": "vectorised", "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
         ({"stack": 4, "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
-        ({"kind": "serial", "stack": 4}, ["executor.stack", "4", "kind vectorised"]),
-        ({"kind": "vectorised", "stack": 0}, ["executor.stack", "0", "1 or more"]),
-        ({"kind": "serial", "workers": 2}, ["executor.workers", "2", "kind processes"]),
+        ({"kind": "serial", "stack": 4}, ["executor.stack must be 0", "kind=serial; got 4"]),
+        ({"kind": "vectorised", "stack": 0}, ["executor.stack must be 1 or more", "got 0"]),
+        ({"kind": "serial", "workers": 2}, ["executor.workers needs", "kind=processes or threads"]),
         ({"kind": "gpu"}, ["executor.kind", "gpu", "processes"]),
         ({"workers": 0}, ["executor.workers", "0"]),
     ],
