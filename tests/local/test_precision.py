@@ -110,3 +110,12 @@ def test_it_needs_weights_in_float32() -> None:
     with pytest.raises(InputError, match=r"^local\.precision"):
         Experiment(local={"precision": "float16"})
     assert torch.equal(trained({"precision": "float32"}), trained({}))
+
+
+def test_channels_last_agrees_within_what_bfloat16_can_tell() -> None:
+    """It rounds otherwise, by more than float32 may."""
+    settings: dict[str, Any] = {"rounds": 1, "per_round": 2, "executor": {"kind": "serial", "channels_last": True}}
+    local = {"batch_size": BATCH, **HALF}
+    assert run(Experiment(local=local, **settings), data=data(), model=net()).history
+    last, first = (trained(HALF, channels_last=each) for each in (True, False))
+    assert float((last - first).norm()) < 0.05 * float((first - FlatModel(net()).w).norm())
