@@ -186,12 +186,7 @@ class Experiment(Section):
                     f"{field}={given} needs clients that send weights, and those of {self.algorithm.label} send none; "
                     "remove it or choose another method"
                 )
-        for rule in self.algorithm.rules():
-            if self.local.optimizer != "sgd" and rule.needs_sgd:
-                raise InputError(
-                    f"local.optimizer must be sgd with {self.algorithm.label}, as {rule.needs_sgd}; "
-                    f"got {self.local.optimizer}"
-                )
+        self._check_local()
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
                 "faults.corruptions: 'huge' needs gate.max_norm, as nothing else refuses such an upload; set "
@@ -199,6 +194,23 @@ class Experiment(Section):
             )
         self._check_task()
         return self
+
+    def _check_local(self) -> None:
+        """Whether clients can train like this with the method, and in the experiment's dtype."""
+        local, method = self.local, self.algorithm.label
+        for rule in self.algorithm.rules():
+            if local.optimizer != "sgd" and rule.needs_sgd:
+                raise InputError(
+                    f"local.optimizer: {local.optimizer} cannot be used with {method}, as {rule.needs_sgd}; use sgd"
+                )
+            over = local.schedule.over
+            if over and (reason := rule.schedule_objection(over)):
+                raise InputError(
+                    f"local.schedule: {local.schedule.kind} over {over} cannot be used with {method}, as {reason}; "
+                    "remove it"
+                )
+        if local.precision is not None and self.dtype != "float32":
+            raise InputError(f"local.precision needs dtype=float32; got dtype={self.dtype}; remove one of the two")
 
     def _check_task(self) -> None:
         """Whether loss, metrics and targets fit the task."""

@@ -173,7 +173,7 @@ class Arrival(Recorded):
     samples: int
     """How many the client has."""
     learning_rates: list[float]
-    """One per epoch."""
+    """One per epoch; a schedule over steps multiplies them by its own factors."""
     weight: float | None
     """What the server rule gave this update; nothing if that showed only after the round."""
     train_loss: float

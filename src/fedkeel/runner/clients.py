@@ -99,7 +99,7 @@ def _finetuned(
     local = experiment.local.model_copy(update={"epochs": epochs, "steps": None})
     rule = FineTuning(part=experiment.finetune.part)
     executor = replace(workshop, rule=rule, local=local, wire=Chain()).executor(choice.settings)
-    last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
+    last = experiment.local.rate(max(1, simulation.round - 1), experiment.rounds)
     rate = experiment.finetune.lr or last
     w, _ = simulation.evaluated
     lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)

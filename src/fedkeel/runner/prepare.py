@@ -197,7 +197,7 @@ def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Modu
 def _check_memory(experiment: Experiment, data: FederatedData) -> None:
     """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
-    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    batch = batch_sizes(data, experiment.local)[-1]
     memory.check(
         f"local.batch_size: {batch} samples of shape {data.shape}",
         batch * prod(data.shape) * itemsize,
@@ -237,7 +237,7 @@ def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData)
 
     Returns the experiment with what was left open about the user's own loss.
     """
-    smallest = batch_sizes(data, experiment.local.batch_size)[0]
+    smallest = batch_sizes(data, experiment.local)[0]
     trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):
