@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -211,7 +212,24 @@ def test_units_keep_numbers_short(at: At, largest: float, label: str, unit: floa
     assert (scale.label, scale.unit) == (label, unit)
 
 
-def test_no_two_variants_look_alike() -> None:
-    styles = [style(place) for place in range(len(LIGHT) * len(DASHES))]
-    assert len({(each.light, each.dash) for each in styles}) == len(styles) == len({(s.dark, s.dash) for s in styles})
-    assert len(LIGHT) == len(DARK) == len({*LIGHT}) == len({*DARK})
+def test_no_colour_is_used_twice() -> None:
+    styles = [style(place) for place in range(100)]
+    assert len({each.light for each in styles}) == len({each.dark for each in styles}) == len(styles)
+    assert len(LIGHT) == len(DARK) >= 28
+
+
+def test_colours_and_dashes_of_28_methods_can_be_told_apart() -> None:
+    """By their distance in CIELAB, in which 2.3 is the least difference that people notice."""
+    for names in (LIGHT, DARK):
+        lab = [cielab(to_rgb(each)) for each in names[:28]]
+        assert min(np.linalg.norm(a - b) for a, b in combinations(lab, 2)) > 14
+    assert {style(place).dash for place in range(5)} == {*DASHES}
+
+
+def cielab(rgb: tuple[float, float, float]) -> np.ndarray[Any, Any]:
+    """For white as sRGB has it."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
+    matrix = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.array(matrix) @ linear / [0.9505, 1.0, 1.089]
+    f = [np.cbrt(t) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x, y, z)]
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import nan
 from typing import Any, NamedTuple
 
 from fedkeel.record.rows import Evaluation
@@ -29,13 +30,12 @@ def main_metric(row: Evaluation | Mapping[str, Any]) -> Metric:
     """The main metric of an evaluation, or of a row of `history.jsonl`."""
     values = vars(row) if isinstance(row, Evaluation) else row
     name = "accuracy"
-    return Metric(name, values[name], name not in LOWER)
+    return Metric(name, values.get(name, nan), name not in LOWER)
 
 
 def main_column(run: RunRecord) -> tuple[str, list[float]]:
     """The main metric of a run that was tested at least once: its name, and its value in every evaluation."""
-    with run.told_if_damaged("history.jsonl"):
-        name = main_metric(run.history[0]).name
+    name = main_metric(run.history[0]).name
     return name, run.column(name)
 
 

@@ -42,7 +42,7 @@ def _round(run: RunRecord) -> int:
         for row in run.rounds():
             last = int(row["round"])
     with run.told_if_damaged("history.jsonl"):
-        return max([last, *(int(row["round"]) for row in run.history[-1:])])
+        return max([last, *(int(row.get("round", 0)) for row in run.history[-1:])])
 
 
 def ending(group: Group, ends: Sequence[End]) -> str:
@@ -61,6 +61,6 @@ def _words(state: State, ends: Sequence[End]) -> str:
     when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
     if state == "diverged":
         return f"diverged in {when}"
-    planned = {each.run.experiment.get("rounds") for each in ends}
-    whole = planned.pop() if len(planned) == 1 else None
-    return f"{state}, {when}" + (f" of {whole}" if isinstance(whole, int) else "")
+    whole = ends[0].run.experiment.get("rounds")
+    same = isinstance(whole, int) and all(each.run.experiment.get("rounds") == whole for each in ends)
+    return f"{state}, {when}" + (f" of {whole}" if same else "")

@@ -28,7 +28,7 @@ class Group:
     @property
     def counted(self) -> str:
         """How many runs there are: `3 seeds`, or `3 runs` if two have the same seed."""
-        seeds = {run.experiment.get("seed") for run in self.runs}
+        seeds = {flow(run.experiment.get("seed")) for run in self.runs}
         return f"{len(self.runs)} {'seeds' if len(seeds) == len(self.runs) else 'runs'}"
 
 
@@ -59,8 +59,9 @@ def _named(found: Sequence[tuple[Settings, Sequence[RunRecord]]]) -> list[str]:
 
 
 def _given(runs: Sequence[RunRecord]) -> str:
-    names = {run.experiment.get("name") for run in runs}
-    return label(names.pop()) if len(names) == 1 and None not in names else ""
+    name = runs[0].experiment.get("name")
+    same = all(run.experiment.get("name") == name for run in runs)
+    return label(name) if same and isinstance(name, str) else ""
 
 
 def _words(settings: Settings, keys: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
 from fedkeel.report.save import check_suffix, save
@@ -55,7 +55,7 @@ def by_epoch(run: RunRecord) -> tuple[list[int], NDArray[np.float64]]:
         for row in run.arrivals():
             told.setdefault(row["round"], []).append([float(rate) for rate in row["learning_rates"]])
         if not told:
-            raise InputError(f"run folder {run.path}: no update has arrived yet; accepted: a run with at least one")
+            raise InputError(f"run folder {label(str(run.path))}: no update has arrived yet; wait for the first one")
         epochs = max(len(rates) for rows in told.values() for rates in rows)
         used = np.full((len(told), epochs, 3), np.nan)
         for place, rows in enumerate(told.values()):

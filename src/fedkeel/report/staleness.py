@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
 from fedkeel.report.save import check_suffix, save
@@ -72,7 +72,9 @@ def weight_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
         each = arrived(run)
         known = each.accepted & ~np.isnan(each.weight)
         if not known.any():
-            raise InputError(f"run folder {run.path}: no update was given a weight; accepted: a run with at least one")
+            raise InputError(
+                f"run folder {label(str(run.path))}: no update was given a weight; plot --what staleness instead"
+            )
         weights = each.weight[known]
         logarithmic = weights.min() > 0 and weights.max() > 100 * weights.min()
         scale = "log" if logarithmic else "linear"
@@ -95,7 +97,7 @@ def arrived(run: RunRecord) -> Arrived:
     with run.told_if_damaged("clients.jsonl"):
         rows = [(row["staleness"], row.get("weight"), row.get("accepted", True)) for row in run.arrivals()]
         if not rows:
-            raise InputError(f"run folder {run.path}: no update has arrived yet; accepted: a run with at least one")
+            raise InputError(f"run folder {label(str(run.path))}: no update has arrived yet; wait for the first one")
         staleness, weight, accepted = zip(*rows, strict=True)
         return Arrived(
             np.array(staleness, dtype=np.int64), np.array(weight, dtype=np.float64), np.array(accepted, dtype=np.bool_)

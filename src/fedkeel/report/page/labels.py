@@ -53,6 +53,6 @@ def _read(version: Version) -> dict[str, Any]:
         return {**{name: number(float(told[name])) for name in NUMBERS}, "counts": counts.tolist()}
     except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise InputError(
-            f"run folder {label(str(version.path.parent))}: {LABELS} is damaged ({type(error).__name__}); accepted: a "
-            "folder made by fedkeel run"
+            f"run folder {label(str(version.path.parent))}: {LABELS} is damaged ({type(error).__name__}); "
+            "run the experiment again"
         ) from None
