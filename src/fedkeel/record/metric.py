@@ -39,6 +39,11 @@ def main_column(run: RunRecord) -> tuple[str, list[float]]:
     return name, run.column(name)
 
 
+def final_metric(summary: Mapping[str, Any]) -> tuple[str, float, float]:
+    """The main metric of a finished run: its name, its final value, and its best one."""
+    return "accuracy", summary["final_accuracy"], summary["best_accuracy"]
+
+
 def is_share(name: str) -> bool:
     """Whether a metric is written in percent."""
     return name in SHARES

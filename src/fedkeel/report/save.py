@@ -26,9 +26,7 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
     except OSError as error:
         raise InputError(f"out: {label(str(path))} cannot be written ({reason(error)}); choose another place") from None
     except (ValueError, ArithmeticError, MemoryError) as error:  # of numbers that no axis can hold
-        raise InputError(
-            f"out: {label(str(path))} cannot be drawn ({reason(error)})"
-        ) from None
+        raise InputError(f"out: {label(str(path))} cannot be drawn ({reason(error)})") from None
 
 
 def _lay_out(figure: Figure, dpi: int) -> None:

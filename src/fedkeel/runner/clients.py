@@ -19,6 +19,7 @@ from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
 from fedkeel.runner.scores import Model, accuracies, client_scores, finetuned, spread
 from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.steps import announce
 from fedkeel.wire.transform import Chain
 
 
@@ -57,6 +58,7 @@ def score_clients(
     epochs = simulation.experiment.finetune_epochs
     if not tests_clients(simulation):
         return None
+    announce("testing the clients one by one")
     found = {"accuracy": accuracies(simulation.client_scores())}
     summary["client_accuracy"] = spread(found["accuracy"])
     if epochs:

@@ -28,6 +28,7 @@ from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
 from fedkeel.runner import memory
+from fedkeel.runner.steps import announce
 from fedkeel.runner.threads import threads
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
@@ -46,8 +47,10 @@ def prepare(
             raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+    announce("loading the data")
     experiment, data = _data(experiment, data)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
+    announce("building the model")
     experiment, module = _model(experiment, data, model)
     with threads(experiment.threads):
         _check_model(module, data, experiment.local.batch_size)

@@ -77,7 +77,7 @@ def _line(outcome: Outcome, x: At, y: str) -> Line | None:
 
 
 def line(places: Numbers, values: Numbers) -> Line | None:
-    """A curve without evaluations that have no value; None if none has one. Of several at one place, the last counts."""
+    """A curve without evaluations that have no value; None if none has one. Of several at a place, the last counts."""
     known = np.flatnonzero(~np.isnan(values))
     if not len(known):
         return None
