@@ -100,7 +100,7 @@ def test_curves_are_means_over_seeds_with_their_range(
             )
     assert panels[0].get_ylabel() == "test accuracy (%)"
     assert caption(drawn["accuracy-over-rounds"]).startswith(
-        "Mean of 3 seeds; the band goes from the lowest to the highest of them."
+        "Each line is the mean of 3 seeds; the band goes from the lowest to the highest of them."
     )
     legend = drawn["accuracy-over-rounds"].legends[0]
     assert [text.get_text() for text in legend.get_texts()] == [*SPEED]
@@ -130,7 +130,7 @@ def test_final_accuracies_have_the_intervals_of_students_t(drawn: dict[str, Figu
         assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half))
     assert [text.get_text() for text in panel.texts] == ["81.0 ± 2.5", "61.0 ± 2.5"]
     assert [text.get_weight() for text in panel.texts] == ["bold", "normal"]
-    assert "Bold: best" in caption(drawn["final-accuracy"])
+    assert "Bold: clearly better" in caption(drawn["final-accuracy"])
 
 
 def test_time_to_target_counts_those_that_reached_it(drawn: dict[str, Figure], tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_runs_that_failed_or_are_to_come_are_told(drawn: dict[str, Figure], tmp_
         Outcome("n", "", "fast", 0, Path("x")),
     )
     figures(Results("t", measure, runs, {}), tmp_path)
-    assert [text.get_text() for text in drawn["final-accuracy"].axes[0].texts] == ["80.0, 1 failed", "1 to come"]
+    assert [text.get_text() for text in drawn["final-accuracy"].axes[0].texts] == ["80.0, 1 failed", "1 not finished"]
 
 
 def test_many_scenes_get_several_figures(drawn: dict[str, Figure], tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def _limit(results: Results, scene: str, at: At, end: float) -> float | None:
 def _caption(target: float | None, curves: Curves, cut: bool) -> str:
     counts = sorted({curve.count for curve in curves.values()})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    band = f"Mean of {seeds} seeds; the band goes from the lowest to the highest of them."
+    band = f"Each line is the mean of {seeds} seeds; the band goes from the lowest to the highest of them."
     lines = "" if target is None else f" Dotted: the target, {100 * target:g}\N{NO-BREAK SPACE}%."
     if cut:
         lines = f"{lines.removesuffix('.') or ' Dotted'}{', and ' if lines else ': '}where runs are compared."

@@ -74,7 +74,12 @@ def line_style(style: Style, width: float = 1.6) -> dict[str, Any]:
 
 def handle(style: Style, marker: str = "", face: str | None = None) -> Line2D:
     """What stands for a method in the legend: its line, with a marker where one is given."""
-    marked = {"marker": marker, "markersize": 6, "markerfacecolor": face or style.light, "markeredgewidth": 1.6}
+    marked: dict[str, Any] = {
+        "marker": marker,
+        "markersize": 6,
+        "markerfacecolor": face or style.light,
+        "markeredgewidth": 1.6,
+    }
     return Line2D([], [], **line_style(style, 1.8), **(marked if marker else {}))
 
 

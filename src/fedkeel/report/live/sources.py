@@ -64,7 +64,7 @@ class Sources:
             return gather(self.paths)
         listed = [Listed(label(path.name), "", label(path.name), 0, path) for path in missing]
         empty = results(", ".join(each.name for each in listed), listed, Measure())
-        notes = tuple(f"no run has begun in {label(str(path))} yet: this page waits for it" for path in missing)
+        notes = tuple(f"no run has begun in {label(str(path))} yet; this page waits for it" for path in missing)
         known = gather(there) if there else empty
         outcomes = (*known.outcomes, *empty.outcomes) if there else known.outcomes
         return replace(known, outcomes=outcomes, notes=(*known.notes, *notes))

@@ -35,7 +35,7 @@ def _map(cell: Cell) -> dict[str, Any]:
     assert record is not None
     version = Version.of(record.path / LABELS)
     if version is None:
-        return {"why_not": "the run has not written them down"}
+        return {"why_not": "the run did not record them"}
     with record.told_if_damaged("experiment.yaml"):
         name, kind = (str(record.experiment[part][key]) for part, key in (("dataset", "name"), ("partition", "kind")))
         dealt = [] if is_own(name) else [short(kind)]  # the user's own data may have been dealt out before
