@@ -77,7 +77,7 @@ def caption(figure: Figure) -> str:
     [
         ("rounds", "rounds", {"slow": 5, "fast": 5}),
         ("time", "virtual time (h)", {"slow": 20_000 / 3600, "fast": 5_000 / 3600}),
-        ("uploads", "uploads aggregated", {"slow": 5000, "fast": 5000}),
+        ("uploads", "uploads received", {"slow": 5000, "fast": 5000}),
         ("bytes", "data sent up and down (MB)", {"slow": 15, "fast": 15}),
     ],
 )
@@ -154,7 +154,7 @@ def test_without_a_target_or_a_finished_run_there_are_fewer_figures(drawn: dict[
     measure = Measure()
     figures(Results("t", measure, (outcome("", "slow", 0, measure, "going on"),), {}), tmp_path)
     assert drawn.keys() == curves
-    assert caption(drawn["accuracy-over-time"]) == "One seed."
+    assert caption(drawn["accuracy-over-time"]) == "One seed. Of the runs: slow 1 not finished."
 
 
 def test_runs_that_failed_or_are_to_come_are_told(drawn: dict[str, Figure], tmp_path: Path) -> None:
@@ -166,6 +166,7 @@ def test_runs_that_failed_or_are_to_come_are_told(drawn: dict[str, Figure], tmp_
     )
     figures(Results("t", measure, runs, {}), tmp_path)
     assert [text.get_text() for text in drawn["final-accuracy"].axes[0].texts] == ["80.0, 1 failed", "1 not finished"]
+    assert caption(drawn["accuracy-over-rounds"]).endswith("Of the runs: slow 1 failed; fast 1 not finished.")
 
 
 def test_many_scenes_get_several_figures(drawn: dict[str, Figure], tmp_path: Path) -> None:

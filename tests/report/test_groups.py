@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkeel.record.runs import RunRecord
-from fedkeel.report.groups import groups
+from fedkeel.report.groups import LONGEST, groups, titles
 
 
 def told(*experiments: dict[str, Any], separate: bool = False) -> dict[str, int]:
@@ -65,3 +65,18 @@ def test_runs_are_counted_as_seeds_where_all_seeds_differ() -> None:
         return groups(runs)[0].counted
 
     assert (counted(0, 1, 2), counted(0, 0)) == ("3 seeds", "2 runs")
+
+
+def test_panels_are_called_by_what_differs_where_labels_are_the_same() -> None:
+    usual = {"algorithm": {"name": "fedavg"}, "partition": {"kind": "iid"}, "seed": 0}
+    slow, fast = (RunRecord(Path(f"/{lr}"), {**usual, "local": {"lr": lr}}, []) for lr in (1, 2))
+    assert titles([slow]) == ["fedavg, iid, seed 0"]
+    assert titles([slow, fast, slow]) == ["lr 1", "lr 2", "lr 1"]
+
+
+def test_names_that_are_cut_short_stay_distinct() -> None:
+    names = [{"local": {f"setting{n}": f"value{lr}" for n in range(20)}} for lr in (1, 2)]
+    long = [{"local": {**each["local"], "setting0": "same"}} for each in names]
+    found = [*told(*long)]
+    assert len(set(found)) == 2
+    assert all(len(name) <= LONGEST + 5 for name in found)

@@ -18,7 +18,7 @@ from fedkeel.errors import InputError, label
 from fedkeel.record.metric import is_share, main_column, spelled
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.ends import MARKERS, STATES, End, end, ending
-from fedkeel.report.grid import GREY, INK, STEPS, dress, handle, legend, line_style, name, same_limits
+from fedkeel.report.grid import GREY, INK, STEPS, dress, handle, legend, line_style, same_limits
 from fedkeel.report.groups import Group, groups
 from fedkeel.report.palette import Style, style
 from fedkeel.report.save import check_suffix, save
@@ -66,8 +66,8 @@ class _Drawn:
         """What the legend says."""
         words = ending(self.group, self.ends)
         worst = max(self.ends, key=lambda each: STATES.index(each.state)).state
-        called = name(self.group.name)
-        return f"{called} ({words})" if words else called, handle(self.look, MARKERS[worst], "white")
+        called = f"{self.group.name} ({words})" if words else self.group.name
+        return called, handle(self.look, MARKERS[worst], "white")
 
 
 Column = Callable[[RunRecord], list[float]]

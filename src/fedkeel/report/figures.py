@@ -92,7 +92,7 @@ def _learning(results: Results, scenes: Sequence[str], at: At, curves: Curves) -
     _name_axes(panels, scale.label, "test accuracy (%)")
     cut = any(_limit(results, cell[0], at, curve.x[-1]) is not None for cell, curve in curves.items())
     entries = [(name(each), handle(style(place))) for place, each in enumerate(results.variants)]
-    legend(figure, entries, _caption(results.measure.target, curves, cut))
+    legend(figure, entries, _caption(results.measure.target, curves, cut) + _incomplete(results, scenes))
     return figure
 
 
@@ -126,6 +126,19 @@ def _limit(results: Results, scene: str, at: At, end: float) -> float | None:
     """Where on this scale the runs of a scene are compared, if that is before the end of a curve."""
     limit = results.limits.get(scene)
     return limit if at == results.measure.at and limit is not None and limit < end else None
+
+
+def _incomplete(results: Results, scenes: Sequence[str]) -> str:
+    """Which variants have runs that failed or have not finished: their curves are those of the other runs."""
+    told = []
+    for variant in results.variants:
+        states = [run.state for run in results.outcomes if run.variant == variant and run.scene in scenes]
+        failed = sum(state in ("failed", "pruned") for state in states)
+        counts = {"failed": failed, "not finished": len(states) - failed - states.count("finished")}
+        words = [f"{count} {what}" for what, count in counts.items() if count]
+        if words:
+            told.append(f"{name(variant)} {' and '.join(words)}")
+    return f" Of the runs: {'; '.join(told)}." if told else ""
 
 
 def _caption(target: float | None, curves: Curves, cut: bool) -> str:

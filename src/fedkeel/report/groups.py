@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 from fedkeel.config.spelling import SHORTHAND, dotted, flow
@@ -15,6 +16,8 @@ from fedkeel.study.adhoc import ASIDE, differing
 
 _NAMES = {f"{section}.{key}" for section, key in SHORTHAND.items()}
 """Settings whose value says what they are: `fedavg`, not `algorithm.name fedavg`."""
+LONGEST = 90
+"""Letters of a name."""
 Settings = dict[str, Any]
 
 
@@ -44,8 +47,18 @@ def groups(runs: Sequence[RunRecord], separate: bool = False) -> list[Group]:
             found.append((settings, [run]))
         else:
             same.append(run)
-    names = _unique(_named(found), [some for _, some in found])
+    names = [shorten(name, LONGEST, placeholder=" …") for name in _named(found)]
+    names = _unique(names, [some for _, some in found])
     return [Group(name, tuple(some)) for name, (_, some) in zip(names, found, strict=True)]
+
+
+def titles(runs: Sequence[RunRecord]) -> list[str]:
+    """Of panels that show one run each: the label of the run, or what differs where two have the same label."""
+    words = [run.label for run in runs]
+    if len(set(words)) < len(words):
+        names = {group.runs[0].path.resolve(): group.name for group in groups(runs, separate=True)}
+        words = [names[run.path.resolve()] for run in runs]
+    return [shorten(each, 50, placeholder=" …") for each in words]
 
 
 def _named(found: Sequence[tuple[Settings, Sequence[RunRecord]]]) -> list[str]:

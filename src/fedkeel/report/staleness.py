@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
+from fedkeel.report.groups import titles
 from fedkeel.report.save import check_suffix, save
 
 COLUMNS = 3
@@ -46,14 +46,14 @@ def staleness_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> No
     told = [arrived(run) for run in runs]
     figure, panels = _panels(len(runs), 1)
     bins = _whole(max(int(each.staleness.max()) for each in told))
-    for (axes,), run, each in zip(panels, runs, told, strict=True):
+    for (axes,), title, each in zip(panels, titles(runs), told, strict=True):
         stacked = [each.staleness[each.accepted], each.staleness[~each.accepted]]
         some = 2 if len(stacked[1]) else 1
         axes.hist(
             stacked[:some], bins, stacked=True, color=[TAKEN, REFUSED][:some], label=["accepted", "refused"][:some]
         )
         mean, most = each.staleness.mean(), each.staleness.max()
-        axes.set_title(f"{shorten(run.label, 50)}\nmean {mean:.1f}, most {most}", fontsize=10, parse_math=False)
+        axes.set_title(f"{title}\nmean {mean:.1f}, highest {most}", fontsize=10, parse_math=False)
         axes.set(xlabel="staleness (versions)", ylabel="updates")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -68,7 +68,7 @@ def weight_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
     for path in paths:
         check_suffix(path, FORMATS)
     figure, panels = _panels(len(runs), 2)
-    for (above, below), run in zip(panels, runs, strict=True):
+    for (above, below), run, title in zip(panels, runs, titles(runs), strict=True):
         each = arrived(run)
         known = each.accepted & ~np.isnan(each.weight)
         if not known.any():
@@ -82,7 +82,7 @@ def weight_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
         above.set(xlabel="weight", ylabel="updates", xscale=scale)
         above.yaxis.set_major_locator(MaxNLocator(integer=True))
         left_out = "" if known.all() else f"\n{len(known) - len(weights):,} of {len(known):,} without a weight"
-        above.set_title(shorten(run.label, 50) + left_out, fontsize=10, parse_math=False)
+        above.set_title(title + left_out, fontsize=10, parse_math=False)
         opacity = float(np.clip(200 / len(weights), 0.08, 0.6))
         below.scatter(each.staleness[known], weights, s=12, color=TAKEN, alpha=opacity, linewidth=0)
         below.set(xlabel="staleness (versions)", ylabel="weight", yscale=scale)

@@ -3,7 +3,7 @@
 const AXES = {
   rounds: { name: "Rounds", label: "round", units: COUNTS, whole: true },
   time: { name: "Virtual time", label: "virtual time", units: TIMES, whole: false },
-  uploads: { name: "Uploads", label: "uploads aggregated", units: COUNTS, whole: true },
+  uploads: { name: "Uploads", label: "uploads received", units: COUNTS, whole: true },
   bytes: { name: "Data sent", label: "data sent, up and down", units: SIZES, whole: false },
 };
 
