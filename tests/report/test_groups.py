@@ -59,12 +59,12 @@ def test_groups_with_equal_words_have_their_folders_too() -> None:
     }
 
 
-def test_runs_are_counted_as_seeds_where_all_seeds_differ() -> None:
-    def counted(*seeds: int) -> str:
+def test_runs_are_called_seeds_where_all_seeds_differ() -> None:
+    def unit(*seeds: int) -> str:
         runs = [RunRecord(Path(f"/r{n}"), {"algorithm": {"name": "a"}, "seed": s}, []) for n, s in enumerate(seeds)]
-        return groups(runs)[0].counted
+        return groups(runs)[0].unit
 
-    assert (counted(0, 1, 2), counted(0, 0)) == ("3 seeds", "2 runs")
+    assert (unit(0, 1, 2), unit(0, 0)) == ("seeds", "runs")
 
 
 def test_panels_are_called_by_what_differs_where_labels_are_the_same() -> None:

@@ -140,14 +140,14 @@ def _panel(
     dress(panel)
     furthest = {places(run)[-1] for each in drawn if not each.early for run in each.averaged}
     for each in drawn:
-        thin = {**line_style(each.look, 0.9), "alpha": 0.7, "label": "_thin"}
+        thin = {**line_style(each.look, 0.9), "alpha": 0.7}
         _mean(panel, each, [_line(run, places, values, scale) for run in each.averaged], dotted)
         if not dotted:
             for early in each.early:
                 own = _line(early.run, places, values, scale)
                 if own is not None:
                     if len(each.ends) > 1:
-                        panel.plot(*own, **thin, zorder=2)
+                        panel.plot(*own, **thin, zorder=2, label="_wild" if early.state == "diverged" else "_thin")
                     _mark(panel, own, each.look, early)
             if len(furthest) > 1 and not each.early:
                 _last(panel, [_line(run, places, values, scale) for run in each.averaged], each.look)
@@ -163,6 +163,8 @@ def _mean(panel: Any, each: _Drawn, lines: Sequence[Line | None], dotted: bool) 
     if not len(curve.x):
         return
     look = line_style(each.look)
+    if all(early.state == "diverged" for early in each.ends):
+        look |= {"label": "_wild"}
     if dotted:
         look |= {"linestyle": ":", "label": "_training"}
     elif len(curve.x) <= FEW and each.alone:
@@ -205,9 +207,8 @@ def _ticks(panel: Any, scale: Scale) -> None:
 def _keep_readable(panel: Any) -> None:
     """The last values of a diverged run may be huge: they must not flatten all other lines."""
     lines = panel.get_lines()
-    ends = {float(each.get_xdata()[0]) for each in lines if each.get_label() == "_diverged"}
-    calm = [each for each in lines if float(each.get_xdata()[-1]) not in ends]
-    if not ends or not calm:
+    calm = [each for each in lines if each.get_label() not in ("_wild", "_diverged")]
+    if not calm or len(calm) == len(lines):
         return
     low, high = (pick(pick(each.get_ydata()) for each in calm) for pick in (min, max))
     margin = 0.05 * (high - low or 1)
@@ -225,10 +226,11 @@ def _at_the_edge(panel: Any) -> None:
 
 
 def _band(drawn: Sequence[_Drawn]) -> list[tuple[str, Artist]]:
-    several = {each.group.counted for each in drawn if len(each.averaged) > 1}
+    """What line and band are, where some line is the mean of several runs."""
+    several = {(len(each.averaged), each.group.unit) for each in drawn if len(each.averaged) > 1}
     if not several:
         return []
-    whose = several.pop() if len(several) == 1 else "all seeds"
+    whose = " ".join(map(str, *several)) if len(several) == 1 else "the seeds"
     return [(f"line: mean; band: lowest to highest of {whose}", Patch(color=GREY, alpha=0.25, linewidth=0))]
 
 

@@ -51,7 +51,7 @@ def ending(group: Group, ends: Sequence[End]) -> str:
     for state in STATES[1:]:
         some = [each for each in ends if each.state == state]
         if some:
-            who = "" if len(ends) == 1 else f"{len(some)} of {group.counted} "
+            who = "" if len(ends) == 1 else f"{len(some)} of {len(ends)} {group.unit} "
             parts.append(who + _words(state, some))
     return ", ".join(parts)
 

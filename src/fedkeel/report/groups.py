@@ -29,10 +29,10 @@ class Group:
     runs: tuple[RunRecord, ...]
 
     @property
-    def counted(self) -> str:
-        """How many runs there are: `3 seeds`, or `3 runs` if two have the same seed."""
+    def unit(self) -> str:
+        """What the runs are: `seeds`, or `runs` if two have the same seed."""
         seeds = {flow(run.experiment.get("seed")) for run in self.runs}
-        return f"{len(self.runs)} {'seeds' if len(seeds) == len(self.runs) else 'runs'}"
+        return "seeds" if len(seeds) == len(self.runs) else "runs"
 
 
 def groups(runs: Sequence[RunRecord], separate: bool = False) -> list[Group]:
