@@ -41,12 +41,16 @@ def run(
     sink: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Also log to tensorboard, mlflow or wandb.")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
 ) -> None:
     """Run an experiment: train, show the progress, and write a run folder.
 
     Ctrl-C ends the run after the current round and saves a checkpoint.
     """
-    with importing():
+    from fedkeel.cli.console import console, waiting
+
+    console.quiet = quiet
+    with waiting("loading PyTorch"), importing():
         from fedkeel import api
         from fedkeel.cli import display
         from fedkeel.cli.downloads import shown_downloads

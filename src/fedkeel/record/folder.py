@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedkeel.config.experiment import contradiction
 from fedkeel.errors import FedkeelError, InputError, MishapError
-from fedkeel.record import schema
+from fedkeel.record import divergence, schema
 from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.lock import BusyError, is_held, lock
@@ -102,6 +102,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 found = folder.checkpoints.load(folder._objection)
                 folder._rewind(found)
                 folder._mark(anew=found is None)
+                divergence.remove(path)
                 folder.checkpoints.clean()
                 for left in filter(_is_partial, path.iterdir()):
                     left.unlink()
@@ -228,6 +229,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def __exit__(self, _: object = None, error: BaseException | None = None, __: object = None) -> None:
         if isinstance(error, KeyboardInterrupt) and not complete(self.path):
             error.add_note(self.advice)
+        divergence.note(self.path, error)
         self.close()
 
     def _write(self, name: str, text: str) -> None:

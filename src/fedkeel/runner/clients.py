@@ -19,6 +19,7 @@ from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
 from fedkeel.runner.scores import Model, client_scores, column, columns, finetuned, spread
 from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.steps import announce
 from fedkeel.wire.transform import Chain
 
 
@@ -76,6 +77,7 @@ def score_clients(
     epochs, task = simulation.experiment.finetune_epochs, simulation.task
     if not tests_clients(simulation):
         return None
+    announce("testing the clients one by one")
     first, suffix = task.names[0], "" if simulation.data.clients_have_tests else "_estimated"
     found = columns(simulation.client_scores(outputs), task)
     for name, values in found.items():

@@ -27,6 +27,7 @@ from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
 from fedkeel.runner import memory
+from fedkeel.runner.steps import announce
 from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
 from fedkeel.task.task import Task, reduction_of
@@ -47,9 +48,11 @@ def prepare(
             raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+    announce("loading the data")
     experiment, data = _data(experiment, data)
     data = fitted(data, experiment.task, experiment.loss.class_weights)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
+    announce("building the model")
     experiment, module = _model(experiment, data, model)
     with threads(experiment.threads):
         experiment = _check_model(experiment, module, data)
