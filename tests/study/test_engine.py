@@ -75,7 +75,7 @@ def test_runs_go_on_side_by_side_and_stop_with_a_checkpoint_when_that_is_asked_f
             stop.asked = len(moved) == 2
 
     watch = Watch(act)
-    with pytest.raises(StoppedError, match="stopped; 2 of 2 runs are left, and the same command goes on from here"):
+    with pytest.raises(StoppedError, match="stopped; 2 of 2 runs are left, and the same command continues from here"):
         execute(plan.cases, tmp_path / "a", jobs=2, watch=watch, stop=stop)
     assert {each.state for each in watch.ended.values()} == {"stopped"}
     assert not stop.heard
@@ -174,8 +174,12 @@ def test_a_worker_that_is_killed_between_runs_costs_none(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "code", "sentence"),
     [
-        ("mistaken", "raise RuntimeError('my own mistake')", "mistaken:draw failed (RuntimeError: my own mistake)"),
-        ("leaving", "raise SystemExit(5)", "leaving:draw failed (SystemExit: 5)"),
+        (
+            "mistaken",
+            "raise RuntimeError('my own mistake')",
+            "draw failed (mistaken.py, line 2, in draw: RuntimeError: my own mistake)",
+        ),
+        ("leaving", "raise SystemExit(5)", "leaving:draw failed (leaving.py, line 2, in draw: SystemExit: 5)"),
         ("crashing", "import os; os._exit(7)", "its process ended with code 7"),
     ],
 )

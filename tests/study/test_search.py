@@ -152,7 +152,7 @@ def test_a_search_goes_on_after_an_interruption_as_if_there_had_been_none(
         search(what(TRIED), tmp_path / "out", jobs=2, watch=halt, tell=told.append, stop=stop)
     done = len(told)
     assert done in (middle, middle + 1)  # the last rounds of a trial may be over before the stop is heard
-    assert str(stopped.value).startswith(f"stopped; {done} of {TRIED} trials are done, and the same command goes")
+    assert str(stopped.value).startswith(f"stopped; {done} of {TRIED} trials are done, and the same command continues")
     assert told == trials[:done]
     again = list[Trial]()
     assert made(what(TRIED), tmp_path / "out", tell=again.append) == trials
@@ -285,7 +285,9 @@ def test_what_is_not_the_settings_fault_ends_a_search_that_can_go_on(
             Store(place).fail(cases[0].name, kind, "it broke")
 
         patch.setattr("fedkeel.study.search.execute", broken)
-        with pytest.raises(MishapError, match=r"^trial0000-seed100 failed: it broke; the same command tries again$"):
+        with pytest.raises(
+            MishapError, match=r"^trial0000-seed100 failed: it broke; run the same command to try again$"
+        ):
             made(asked, tmp_path)
     assert [trial.state for trial in made(asked, tmp_path)] == ["complete", "complete"]
 
@@ -343,7 +345,9 @@ def test_a_stop_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     with monkeypatch.context() as patch:
         patch.setattr(Crew, "_hand", handed)
-        with pytest.raises(StoppedError, match=r"^stopped; 0 of 2 trials are done, and the same command goes on from"):
+        with pytest.raises(
+            StoppedError, match=r"^stopped; 0 of 2 trials are done, and the same command continues from here$"
+        ):
             search(what(2), tmp_path, jobs=2, watch=lambda _: None, tell=lambda _: None, stop=stop)
     assert not stop.heard
     assert not (tmp_path / "runs").exists()
@@ -452,9 +456,12 @@ def test_without_optuna_a_sentence_says_how_to_get_it(monkeypatch: pytest.Monkey
     [
         ({"ranges": ()}, "search: there is nothing to search; give --range KEY=LOW..HIGH or --grid KEY=V,V"),
         ({"grid": ("local.lr=1,2",)}, "search: a setting is given twice; keep one of the two"),
-        ({"ranges": ("local.nope=1..2",)}, "'nope' is not a setting"),
+        ({"ranges": ("local.nope=1..2",)}, "local.nope is not a setting"),
         ({"ranges": ("local.lr=0.1..1e39",)}, r"local.lr=1.0e\+39: local.lr"),
-        ({"grid": ("algorithm=fedavg,fedawg,fedprox",)}, "'fedawg' is unknown"),  # also in the middle of a list
+        (
+            {"grid": ("algorithm=fedavg,fedawg,fedprox",)},
+            "'fedawg' is not known; did you mean fedavg",
+        ),  # also in the middle of a list
         ({"seeds": []}, r"seeds must be different numbers, at least one; got \[\]"),
         ({"seeds": [1, 1]}, r"seeds must be different numbers, at least one; got \[1, 1\]"),
         ({"given": StudyFile(variants={"a": []})}, "search: the file has variants or scenes; give an experiment"),
@@ -534,5 +541,5 @@ def test_settings_of_the_command_are_kept_whatever_is_searched() -> None:
     assert (told.local.epochs, told.local.lr) == (7, 0.2)
     assert told.algorithm.model_dump()["server_lr"] == 0.5
     assert told.partition.model_dump()["shards_per_client"] == 1
-    with pytest.raises(InputError, match=r"local.lr: the variant local.lr=0.1 sets it, too"):
+    with pytest.raises(InputError, match=r"local.lr is also set by the variant local.lr=0.1"):
         what(1, (), ("local.lr=0.1,0.2",), asked=("local.lr=0.3",))

@@ -44,9 +44,7 @@ def test_a_comparison_may_grow_but_not_change(tmp_path: Path) -> None:
     store.keep(small(algorithms=["fedavg", "fedprox"], seeds=[0, 1]))
     assert len(store.plan().cases) == 4
     before = content(tmp_path)
-    with pytest.raises(
-        InputError, match=r"belongs to another comparison \(the run fedavg-seed1 of that is not in this"
-    ):
+    with pytest.raises(InputError, match=r"belongs to another comparison \(its run fedavg-seed1 is not part of this"):
         store.keep(plan)
     other = small("local.lr=0.5", algorithms=["fedavg", "fedprox"], seeds=[0, 1])
     with pytest.raises(
