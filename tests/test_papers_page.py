@@ -273,7 +273,7 @@ def test_only_finished_rows_are_taken_over(store: Path) -> None:
 def test_what_no_item_has_is_refused(store: Path) -> None:
     fine = line(IID, "accuracy %", 60.0)
     for place, message in (
-        (folder(store / "a", "fedagg-journal/table33", fine), "item in .*'fedagg-journal-table33' is unknown"),
+        (folder(store / "a", "fedagg-journal/table33", fine), "item in .*'fedagg-journal-table33' is not known"),
         (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is unknown"),
         (folder(store / "c", TABLE, line("mnist+linear", "accuracy %", 60.0)), "table3 has no mnist.linear, fedavg"),
         (folder(store / "d", TABLE, line(IID, "training loss", 1.0)), "has no .*, training loss; first"),
@@ -313,11 +313,20 @@ def test_the_commands(store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"papers": {"fedgag": {"page": "", "summary": ""}}}, "verdicts.yaml: paper: 'fedgag' is unknown"),
+        (
+            {"papers": {"fedgag": {"page": "", "summary": ""}}},
+            r"verdicts\.yaml: paper: 'fedgag' is not known; did you mean fedlga\?",
+        ),
         ({"papers": {}}, "verdicts.yaml: papers has no fedagg-journal"),
-        ({"items": {"fedent/table33": {}}}, "item: 'fedent/table33' is unknown"),
+        (
+            {"items": {"fedent/table33": {}}},
+            r"verdicts\.yaml: item: 'fedent/table33' is not known; did you mean fedent/table3 or",
+        ),
         ({"items": {"fedent/table3": {"verdict": "maybe"}}}, "maybe"),
-        ({"study": {"name": "mnist-liner", "scenes": {}}}, "study: 'mnist-liner' is unknown"),
+        (
+            {"study": {"name": "mnist-liner", "scenes": {}}},
+            r"study: 'mnist-liner' is not known; did you mean mnist-linear or mnist-linear-all\?",
+        ),
         ({"study": {"name": "fedent-gamma", "scenes": {"shards": "mnist+mnist-cnn, iid"}}}, "scene of fedent-gamma"),
         ({"study": {"name": "fedent-gamma", "scenes": {"shards, 20 %": "mnist"}}}, "fedent/figure9: row: 'mnist'"),
         ({"study": {"name": "fedent-gamma", "scenes": {}, "variants": ["gamma 1"]}}, "variant of fedent-gamma"),

@@ -321,7 +321,7 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("algorithm=nowhere:x", ": run the command where nowhere.py is); give module:name of a method"),
+        ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
         ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
         ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
         (
@@ -381,7 +381,8 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ("server=wrong_rules:Waits", "has no receive, which its pace stream needs"),
         (
             "client=wrong_rules:Raises",
-            "algorithm.client: wrong_rules:Raises cannot be made (wrong_rules.py, line 29, in model_post_init: SystemExit: no rule today)",
+            "algorithm.client: wrong_rules:Raises cannot be made (wrong_rules.py, line 29, in model_post_init: "
+            "SystemExit: no rule today)",
         ),
         (
             "client=wrong_rules:Rate",

@@ -351,7 +351,9 @@ def test_settings_that_leave_no_use_for_it_are_refused(settings: dict[str, Any],
 
 
 def test_other_methods_have_no_such_setting() -> None:
-    with pytest.raises(InputError, match=r"algorithm.earlier_run: fedavg has no such setting"):
+    with pytest.raises(
+        InputError, match=r"algorithm\.earlier_run is not a setting of fedavg; choose algorithm\.name fedagg,"
+    ):
         Experiment(algorithm={"name": "fedavg", "earlier_run": "runs/x"})
 
 

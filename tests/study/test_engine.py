@@ -174,8 +174,16 @@ def test_a_worker_that_is_killed_between_runs_costs_none(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "code", "sentence"),
     [
-        ("mistaken", "raise RuntimeError('my own mistake')", "mistaken:draw failed (RuntimeError: my own mistake)"),
-        ("leaving", "raise SystemExit(5)", "leaving:draw failed (SystemExit: 5)"),
+        (
+            "mistaken",
+            "raise RuntimeError('my own mistake')",
+            "sampling: mistaken:draw failed (mistaken.py, line 2, in draw: RuntimeError: my own",
+        ),
+        (
+            "leaving",
+            "raise SystemExit(5)",
+            "sampling: leaving:draw failed (leaving.py, line 2, in draw: SystemExit: 5)",
+        ),
         ("crashing", "import os; os._exit(7)", "its process ended with code 7"),
     ],
 )

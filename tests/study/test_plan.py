@@ -91,7 +91,7 @@ def test_a_target_is_an_accuracy(target: float) -> None:
 def test_errors_say_which_variant_in_which_scene() -> None:
     with pytest.raises(InputError, match=r"v in s: local.nope is not a setting; local has the settings batch_size"):
         cross(BASE, {"s": []}, {"v": ["local.nope=1"]}, [0])
-    with pytest.raises(InputError, match=r"^v: override 'junk' is not accepted; accepted: key=value"):
+    with pytest.raises(InputError, match=r"^v: a setting must be key=value, such as local.lr=0.05; got 'junk'"):
         cross(BASE, {"": []}, {"v": ["junk"]}, [0])
 
 

@@ -363,7 +363,7 @@ def test_the_list_names_every_table_and_figure() -> None:
     told = invoke("--list")
     for paper in catalogue.papers():
         assert all(item.path in told for item in paper.items)
-    assert "21 tables and 46 figures; 51 items" in told
+    assert "21 tables and 46 figures; 51 of these items" in told
 
 
 def test_what_is_no_result_is_told_in_a_sentence() -> None:
@@ -376,7 +376,7 @@ def test_a_rehearsal_counts_rows_and_runs() -> None:
     told = invoke("fedagg-journal/table3", "fedagg-journal/table5", "--scale", "full", "--dry-run", "--rows", "linear")
     assert "fedagg-journal/table3 4 0 72 " in told
     assert "fedagg-journal/table5 2 0 30 " in told
-    assert "84 runs in all" in told
+    assert "84 runs in total" in told
 
 
 def test_the_command_draws_the_heat_maps_of_data(tmp_path: Path) -> None:

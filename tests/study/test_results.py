@@ -214,7 +214,7 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
         ("history.jsonl", '{"round": 1}\n', r"history.jsonl is damaged \(KeyError: 'virtual_seconds'"),
         ("history.jsonl", '{"round": 1, "virtual_seconds": "x"}\n', r"history.jsonl is damaged \(ValueError"),
         ("history.jsonl", "junk\n", "history.jsonl is damaged .line 1: it is no row"),
-        ("experiment.yaml", "[", "run folder .*: experiment file .*: not valid YAML"),
+        ("experiment.yaml", "[", "run folder .*: experiment file .* is not valid YAML"),
         ("run.json", "{}", "run.json is damaged; accepted: a folder made by fedkeel run"),
     ],
 )

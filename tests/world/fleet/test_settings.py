@@ -10,17 +10,20 @@ from tests.helpers.commands import fedkeel
 
 GENERATORS = "lognormal, module:function, tiers, uniform"
 ERRORS: list[tuple[list[str], list[str]]] = [
-    (["fleet.profile=unifrom"], ["fleet.profile: 'unifrom' is unknown", "did you mean uniform", GENERATORS, ".csv"]),
+    (
+        ["fleet.profile=unifrom"],
+        ["fleet.profile: 'unifrom' is not known; did you mean uniform?", "did you mean uniform", GENERATORS, ".csv"],
+    ),
     (["fleet.profile=devices.txt"], ["fleet.profile: 'devices.txt'", "a file that ends in .csv or .parquet"]),
-    (["fleet.profile=3"], ["fleet.profile: 3", "a valid string"]),
-    (["fleet.speed_ratio=0.5"], ["fleet.speed_ratio: 0.5", "greater than or equal to 1"]),
-    (["fleet.speed_ratio=.inf"], ["fleet.speed_ratio: inf", "a finite number"]),
+    (["fleet.profile=3"], ["fleet.profile must be a string; got 3", "a valid string"]),
+    (["fleet.speed_ratio=0.5"], ["fleet.speed_ratio must be at least 1; got 0.5", "greater than or equal to 1"]),
+    (["fleet.speed_ratio=.inf"], ["fleet.speed_ratio must be a finite number; got inf", "a finite number"]),
     (["fleet.speed_ratio=5", "fleet.profile=a.csv"], ["fleet.speed_ratio: 5", "a.csv", "accepted: 1, or one of"]),
     (["fleet.speed_ratio=5", "fleet.profile=a:b"], ["fleet.speed_ratio: 5", "a:b", "uniform, lognormal, tiers"]),
-    (["fleet.tiers=1"], ["fleet.tiers: 1", "greater than or equal to 2"]),
-    (["fleet.fastest_job_seconds=0"], ["fleet.fastest_job_seconds: 0", "greater than 0"]),
-    (["fleet.seconds_per_sample=-1"], ["fleet.seconds_per_sample: -1", "greater than 0"]),
-    (["fleet.job=fix"], ["fleet.job: 'fix'", "'samples' or 'fixed'"]),
+    (["fleet.tiers=1"], ["fleet.tiers must be at least 2; got 1", "greater than or equal to 2"]),
+    (["fleet.fastest_job_seconds=0"], ["fleet.fastest_job_seconds must be greater than 0; got 0", "greater than 0"]),
+    (["fleet.seconds_per_sample=-1"], ["fleet.seconds_per_sample must be greater than 0; got -1", "greater than 0"]),
+    (["fleet.job=fix"], ["fleet.job must be 'samples' or 'fixed'; got 'fix'", "'samples' or 'fixed'"]),
     (
         ["fleet.job=fixed", "fleet.seconds_per_sample=0.5"],
         [
@@ -29,17 +32,29 @@ ERRORS: list[tuple[list[str], list[str]]] = [
             "accepted: fleet.fastest_job_seconds in its place, or job samples",
         ],
     ),
-    (["fleet.uplink_mbps=0"], ["fleet.uplink_mbps: 0", "greater than or equal to 0.000001"]),
-    (["fleet.downlink_mbps=-3"], ["fleet.downlink_mbps: -3", "greater than or equal to 0.000001"]),
-    (["fleet.bandwidth_divisor=0.1"], ["fleet.bandwidth_divisor: 0.1", "greater than or equal to 1"]),
+    (["fleet.uplink_mbps=0"], ["fleet.uplink_mbps must be at least 1e-06; got 0", "greater than or equal to 0.000001"]),
+    (
+        ["fleet.downlink_mbps=-3"],
+        ["fleet.downlink_mbps must be at least 1e-06; got -3", "greater than or equal to 0.000001"],
+    ),
+    (
+        ["fleet.bandwidth_divisor=0.1"],
+        ["fleet.bandwidth_divisor must be at least 1; got 0.1", "greater than or equal to 1"],
+    ),
     (["fleet.bandwidth_divisor=100"], ["fleet.bandwidth_divisor: 100", "accepted: 1, or set fleet.uplink_mbps"]),
-    (["fleet.latency_seconds=-1"], ["fleet.latency_seconds: -1", "greater than or equal to 0"]),
-    (["fleet.dropout=1"], ["fleet.dropout: 1", "less than 1"]),
-    (["fleet.dropout=-0.1"], ["fleet.dropout: -0.1", "greater than or equal to 0"]),
-    (["fleet.availability=0"], ["fleet.availability: 0", "greater than 0"]),
-    (["fleet.availability=1.5"], ["fleet.availability: 1.5", "less than or equal to 1"]),
-    (["fleet.availability_period=0"], ["fleet.availability_period: 0", "greater than or equal to 0.001"]),
-    (["fleet.speed=5"], ["fleet.speed: 'speed' is not a setting", "did you mean speed_ratio", "uplink_mbps"]),
+    (["fleet.latency_seconds=-1"], ["fleet.latency_seconds must be at least 0; got -1", "greater than or equal to 0"]),
+    (["fleet.dropout=1"], ["fleet.dropout must be less than 1; got 1", "less than 1"]),
+    (["fleet.dropout=-0.1"], ["fleet.dropout must be at least 0; got -0.1", "greater than or equal to 0"]),
+    (["fleet.availability=0"], ["fleet.availability must be greater than 0; got 0", "greater than 0"]),
+    (["fleet.availability=1.5"], ["fleet.availability must be at most 1; got 1.5", "less than or equal to 1"]),
+    (
+        ["fleet.availability_period=0"],
+        ["fleet.availability_period must be at least 0.001; got 0", "greater than or equal to 0.001"],
+    ),
+    (
+        ["fleet.speed=5"],
+        ["fleet.speed is not a setting; did you mean fleet.speed_ratio?", "did you mean speed_ratio", "uplink_mbps"],
+    ),
 ]
 
 
