@@ -274,7 +274,7 @@ def test_what_no_item_has_is_refused(store: Path) -> None:
     fine = line(IID, "accuracy %", 60.0)
     for place, message in (
         (folder(store / "a", "fedagg-journal/table33", fine), "item in .*'fedagg-journal-table33' is not known"),
-        (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is unknown"),
+        (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is not known"),
         (folder(store / "c", TABLE, line("mnist+linear", "accuracy %", 60.0)), "table3 has no mnist.linear, fedavg"),
         (folder(store / "d", TABLE, line(IID, "training loss", 1.0)), "has no .*, training loss; first"),
         (folder(store / "e", TABLE, fine, scale="tiny"), "the scale tiny is not accepted"),
