@@ -102,7 +102,7 @@ def test_a_complete_run_is_followed_at_once(finished: tuple[Path, Live], monkeyp
 
 def test_what_is_not_accepted(finished: tuple[Path, Live], tmp_path: Path) -> None:
     folder, _ = finished
-    with pytest.raises(InputError, match=r"kinds: 'histroy' is unknown \(did you mean history\?\)"):
+    with pytest.raises(InputError, match=r"kinds: 'histroy' is not known; did you mean history\?"):
         fedkeel.follow(folder, kinds=("histroy",))
     for wrong in ({"timeout": 0}, {"timeout": -1}, {"poll_seconds": 0}, {"timeout": float("nan")}, {"timeout": "1"}):
         with pytest.raises(InputError, match="is not accepted; accepted: a number of seconds"):

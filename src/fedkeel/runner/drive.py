@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedkeel.errors import DivergenceError, StoppedError
+from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.simulation import Simulation
@@ -28,7 +28,8 @@ def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, stop:
         error.args = ("; ".join([str(error), *filter(None, remedies)]),)
         raise
     except Exception as error:
-        error.add_note(f"round {simulation.round}")
+        if not isinstance(error, FedkeelError):  # those say all there is to say
+            error.add_note(f"in round {simulation.round}")
         raise
     finally:
         stop.heard = False
