@@ -16,14 +16,14 @@ from torch import nn
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import InputError, StoppedError
+from fedkeel.errors import InputError
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.params import FlatModel, Layout
 from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_space
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
-from fedkeel.runner import earlier, folders
+from fedkeel.runner import earlier, extend, folders
 from fedkeel.runner.choice import choose, reasons
 from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
@@ -35,6 +35,7 @@ from fedkeel.runner.sinks import Sink, Sinks, Start, checked
 from fedkeel.runner.stopping import Stop
 from fedkeel.runner.summary import summarise
 from fedkeel.runner.threads import threads
+from fedkeel.runner.watch import GivenUpError, Watch
 from fedkeel.wire.transform import Chain
 
 
@@ -79,7 +80,7 @@ class Result:
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self.data):
-            raise InputError(f"clients: {client} is not accepted; accepted: 0 to {len(self.data) - 1}")
+            raise InputError(f"clients must be from 0 to {len(self.data) - 1}; got {client}")
 
 
 def run(
@@ -111,9 +112,10 @@ def run(
         return folders.create(simulation, why, *places)
 
     told = checked(sinks, progress)
+    watch = Watch(stop, getattr(experiment, "limit_wall_seconds", None))
     prepared = prepare(experiment, data, model)
     learnt = earlier.remembered(prepared[0], Layout.of(prepared[2]))
-    return _execute(prepared, folder, told, stop or Stop())
+    return _execute(prepared, folder, told, watch)
 
 
 def resume(
@@ -125,27 +127,40 @@ def resume(
     sinks: Sequence[Sink] = (),
     stop: Stop | None = None,
     tell: Callable[[str], None] = warnings.warn,
+    **changes: Any,
 ) -> Result:
-    """Go on with a run that was stopped or killed, from its last checkpoint, or anew if it had none yet.
+    """Continue a run that was stopped or killed from its last checkpoint, or from the start if it had none yet.
 
     The result is that of a run which was never stopped, bit for bit. What was handed over in Python, `data` and
-    `model`, has to be handed over again. `tell` is told what a user should know.
+    `model`, has to be handed over again. `tell` is called with each sentence that a user should know.
+
+    `changes` are settings with new values, such as `rounds=300`: a run that is complete is extended by them, and the
+    result is that of a run which had them from the start. Only what decides when a run ends can change, and what is
+    done after its last round: `rounds`, `limit_seconds`, `limit_wall_seconds`, `target_accuracy`, `stop_at_target`,
+    `evaluate_clients`, `finetune` and `checkpoint`.
     """
     path = Path(path)
-    check_resumable(path)
+    check_resumable(path, changed=bool(changes))
+    stored = Experiment.load(path / EXPERIMENT)
+    other = extend.changed(path, stored, changes)
+    check_resumable(path, changed=other is not None)
+    experiment = other or stored
 
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder:
-        return folders.reopen(simulation, why, path, tell)
+        for sentence in extend.words(stored, experiment):
+            tell(sentence)
+        return folders.reopen(simulation, why, path, tell, changed=other is not None)
 
     told = checked(sinks, progress)
-    return _execute(prepare(Experiment.load(path / EXPERIMENT), data, model), folder, told, stop or Stop())
+    watch = Watch(stop, experiment.limit_wall_seconds)
+    return _execute(prepare(experiment, data, model), folder, told, watch)
 
 
 def _execute(
     prepared: tuple[Experiment, FederatedData, nn.Module],
     open_folder: Callable[[Simulation, Mapping[str, Any]], RunFolder | None],
     given: Sequence[Sink],
-    stop: Stop,
+    watch: Watch,
 ) -> Result:
     """A run that was prepared; the folder is opened when nothing else can be wrong any more."""
     experiment, data, module = prepared
@@ -155,6 +170,7 @@ def _execute(
         copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed, Chain(experiment.wire)
     )
     with ExitStack() as open_:
+        open_.enter_context(watch)
         open_.enter_context(threads(experiment.threads))
         choice = choose(experiment, workshop, flat)
         experiment = experiment.replace(executor=choice.settings)
@@ -165,18 +181,24 @@ def _execute(
         recorder, history = None, list[Evaluation]()
         if folder is not None:
             open_.enter_context(folder)
-            recorder, history = Recorder(simulation, folder, stop), folder.history()
+            recorder, history = Recorder(simulation, folder, watch), folder.history()
         sinks = open_.enter_context(Sinks(recorder, given))
         where = folder.path if folder else None
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
-        history += drive(simulation, sinks, recorder, stop)
+        history += drive(simulation, sinks, recorder, watch)
         summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
-            if stop.asked and tests_clients(simulation):
-                raise StoppedError(f"stopped after the last round, before clients are tested; {folder.advice}")
-        tuned = score_clients(simulation, workshop, choice, summary, folder)
+            if watch.due and tests_clients(simulation):
+                raise watch.stopped(f"after the last round, before clients are tested; {folder.advice}")
+        try:
+            with watch.impatiently():
+                tuned = score_clients(simulation, workshop, choice, summary, folder)
+        except GivenUpError:
+            watch.close()
+            advice = folder.advice if folder else "nothing was recorded, as there is no run folder"
+            raise watch.stopped(f"after the last round, while clients are tested; {advice}") from None
         sinks.finish(summary)
         simulation.release()  # what is kept of the run needs no workers
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)

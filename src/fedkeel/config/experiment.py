@@ -62,6 +62,10 @@ class Experiment(Section):
     """For a method without rounds, `per_round` arrivals are one."""
     limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
     """Virtual seconds after which the run ends, if it has not before."""
+    limit_wall_seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Real seconds after which the run stops with a checkpoint, to be resumed; each resume has as many again."""
+    init: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Weights and buffers to start from: the folder of a finished run, a .safetensors file, or a file of torch.save."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     evaluate_every: Count = 1
     evaluate_local: bool = False

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from fedkeel.errors import StoppedError
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sinks
-from fedkeel.runner.stopping import Stop
+from fedkeel.runner.watch import GivenUpError, Watch
 
 
-def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, stop: Stop) -> list[Evaluation]:
+def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, watch: Watch) -> list[Evaluation]:
     """Go through the rounds, tell of each, and save the state where that is due; returns the evaluations."""
-    history = []
-    stop.heard = recorder is not None
+    history: list[Evaluation] = []
+    rounds, last = simulation.rounds(), simulation.round - 1
+    watch.stop.heard = recorder is not None
     try:
-        for end in simulation.rounds():
+        while True:
+            with watch.impatiently():
+                end = next(rounds, None)
+            if end is None:
+                break
             if end.evaluation is not None:
                 history.append(end.evaluation)
+            last = end.round
             sinks.round(end)
             if recorder is not None:
-                recorder.save_if_due(end.round)
-            elif stop.asked and not simulation.over:
-                raise StoppedError(f"stopped after round {end.round}; nothing was recorded")
+                recorder.save_if_due(last)
+            elif watch.due and not simulation.over:
+                raise watch.stopped(f"after round {last}; nothing was recorded, as there is no run folder")
+    except GivenUpError:
+        watch.close()
+        when = f"in round {last + 1}"
+        if recorder is None:
+            raise watch.stopped(f"{when}; nothing was recorded, as there is no run folder") from None
+        raise recorder.give_up(f"{when}, which will be repeated") from None
     finally:
-        stop.heard = False
+        watch.stop.heard = False
     if recorder is None:
         simulation.rest()
     else:
-        recorder.save()
+        recorder.save_last()
         recorder.rest()
     return history
