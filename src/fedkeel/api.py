@@ -147,9 +147,10 @@ def resume(
     experiment = other or stored
 
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder:
+        opened = folders.reopen(simulation, why, path, tell, changed=other is not None)
         for sentence in extend.words(stored, experiment):
             tell(sentence)
-        return folders.reopen(simulation, why, path, tell, changed=other is not None)
+        return opened
 
     told = checked(sinks, progress)
     watch = Watch(stop, experiment.limit_wall_seconds)
@@ -191,14 +192,14 @@ def _execute(
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
             if watch.due and tests_clients(simulation):
-                raise watch.stopped(f"after the last round, before clients are tested; {folder.advice}")
+                raise watch.stopped("after the last round, before clients are tested", folder.advice)
         try:
             with watch.impatiently():
                 tuned = score_clients(simulation, workshop, choice, summary, folder)
         except GivenUpError:
             watch.close()
-            advice = folder.advice if folder else "nothing was recorded, as there is no run folder"
-            raise watch.stopped(f"after the last round, while clients are tested; {advice}") from None
+            when = "after the last round, while clients were tested"
+            raise (watch.stopped(when, folder.advice) if folder else watch.stopped(when)) from None
         sinks.finish(summary)
         simulation.release()  # what is kept of the run needs no workers
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)

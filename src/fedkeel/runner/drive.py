@@ -27,13 +27,11 @@ def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, watch
             if recorder is not None:
                 recorder.save_if_due(last)
             elif watch.due and not simulation.over:
-                raise watch.stopped(f"after round {last}; nothing was recorded, as there is no run folder")
+                raise watch.stopped(f"after round {last}")
     except GivenUpError:
         watch.close()
         when = f"in round {last + 1}"
-        if recorder is None:
-            raise watch.stopped(f"{when}; nothing was recorded, as there is no run folder") from None
-        raise recorder.give_up(f"{when}, which will be repeated") from None
+        raise (watch.stopped(when) if recorder is None else recorder.give_up(when)) from None
     finally:
         watch.stop.heard = False
     if recorder is None:

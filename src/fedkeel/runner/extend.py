@@ -41,7 +41,7 @@ def plans_ahead(experiment: Experiment) -> str | None:
 def check(experiment: Experiment, folder: RunFolder, found: Loaded | None) -> None:
     """Refuse changes by which the run would have ended before the checkpoint from which it goes on."""
     if found is None:
-        if complete(folder.path) and len(folder.history()) > 1:
+        if complete(folder.path) and folder.history()[-1].round > 1:
             raise InputError(
                 f"resume: the run in {folder.path} has no checkpoint from before its last round, so it cannot be "
                 f"extended; run it again from the start: fedkeel run {folder.path / 'experiment.yaml'}"

@@ -59,7 +59,7 @@ class Recorder(Sink):
             return
         self.save()
         if self._watch.due:
-            raise self._watch.stopped(f"after round {round}; {self._folder.advice}")
+            raise self._watch.stopped(f"after round {round}", self._folder.advice)
 
     def _hold(self, round: int) -> None:
         """Keep the state in memory, unless that was done a moment ago; before the last round, in any case.
@@ -75,7 +75,7 @@ class Recorder(Sink):
     def give_up(self, when: str) -> StoppedError:
         """A round was interrupted: write the last state that is known; the error that says so."""
         self._folder.write_held(self._held)
-        return self._watch.stopped(f"{when}; {self._folder.advice}")
+        return self._watch.stopped(when, f"the round will be repeated; {self._folder.advice}")
 
     def save_last(self) -> None:
         """Write down the state after the last round, and one from before it, by which the run can be extended."""

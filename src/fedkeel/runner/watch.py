@@ -11,6 +11,7 @@ from time import monotonic
 from fedkeel.errors import StoppedError
 from fedkeel.runner.stopping import GRACE, Stop
 
+NOTHING = "nothing was recorded, as there is no run folder"
 _TICK = 0.1
 _AGAIN = 5.0
 """Seconds until it is tried again to interrupt a round: Python ignores what is raised in a destructor."""
@@ -49,11 +50,11 @@ class Watch(AbstractContextManager["Watch"]):
         """Whether the run is to stop."""
         return self.stop.asked or (self._deadline is not None and monotonic() >= self._deadline)
 
-    def stopped(self, when: str) -> StoppedError:
-        """The error that says so."""
+    def stopped(self, when: str, advice: str = NOTHING) -> StoppedError:
+        """The error that says so, and how to go on."""
         if self.stop.asked:
-            return StoppedError(f"stopped {when}")
-        return TimeLimitError(f"stopped {when}, as limit_wall_seconds={self._limit:g} is used up")
+            return StoppedError(f"stopped {when}; {advice}")
+        return TimeLimitError(f"stopped {when}, as limit_wall_seconds={self._limit:g} is used up; {advice}")
 
     @contextmanager
     def impatiently(self) -> Iterator[None]:
