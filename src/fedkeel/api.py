@@ -23,7 +23,7 @@ from fedkeel.params import FlatModel, Layout
 from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_space
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
-from fedkeel.runner import earlier, extend, folders
+from fedkeel.runner import earlier, extend, folders, initial
 from fedkeel.runner.choice import choose, reasons
 from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
@@ -109,12 +109,12 @@ def run(
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder | None:
         places = (None if place is None else Path(place) for place in (out, below))
         earlier.inherit(simulation, learnt)
-        return folders.create(simulation, why, *places)
+        return folders.create(simulation, why, *places, start if experiment.init is not None else None)
 
     told = checked(sinks, progress)
     watch = Watch(stop, getattr(experiment, "limit_wall_seconds", None))
     prepared = prepare(experiment, data, model)
-    learnt = earlier.remembered(prepared[0], Layout.of(prepared[2]))
+    learnt, start = earlier.remembered(prepared[0], Layout.of(prepared[2])), prepared[2]
     return _execute(prepared, folder, told, watch)
 
 
@@ -154,7 +154,7 @@ def resume(
 
     told = checked(sinks, progress)
     watch = Watch(stop, experiment.limit_wall_seconds)
-    return _execute(prepare(experiment, data, model), folder, told, watch)
+    return _execute(prepare(experiment, data, model, path / initial.COPY), folder, told, watch)
 
 
 def _execute(

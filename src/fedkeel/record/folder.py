@@ -34,6 +34,8 @@ from fedkeel.record.subject import Subject
 ROWS = tuple(KINDS)
 CHECKPOINTS = "checkpoint"
 """The folder of checkpoints in that of a run."""
+START_WEIGHTS = "init"
+"""The file, without its ending, of weights from elsewhere that a run started from."""
 
 
 class FolderError(MishapError, InputError):
@@ -60,8 +62,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self._rows |= {name: RowFile(path / f"{name}.jsonl") for name in ROWS[1:]}
 
     @classmethod
-    def create(cls, path: str | Path, subject: Subject) -> RunFolder:
-        """Begin a new folder."""
+    def create(cls, path: str | Path, subject: Subject, start: Mapping[str, Tensor] | None = None) -> RunFolder:
+        """Begin a new folder; `start` are weights from elsewhere that the run starts from."""
         path = Path(path)
         check_free(path)
         try:
@@ -71,6 +73,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 if begun(path):
                     raise _taken(path)
                 folder._rewind(None)
+                if start:
+                    folder.save(START_WEIGHTS, start)
                 with whole(path / EXPERIMENT) as partial:
                     partial.write_text(subject.experiment.to_yaml(), encoding="utf-8")
                 folder._mark()
@@ -84,14 +88,14 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return folder
 
     @classmethod
-    def below(cls, parent: Path, subject: Subject) -> RunFolder:
+    def below(cls, parent: Path, subject: Subject, start: Mapping[str, Tensor] | None = None) -> RunFolder:
         """A new folder inside `parent`, named after the experiment, with a number behind it where that is taken."""
         name, number = subject.folder_name, 1
         path = parent / name
         while True:
             with suppress(TakenError):
                 if not path.exists():
-                    return cls.create(path, subject)
+                    return cls.create(path, subject, start)
             number += 1
             path = parent / f"{name}-{number}"
 
@@ -339,7 +343,7 @@ def check_space(path: Path, needed: int) -> None:
 def _is_left_over(path: Path) -> bool:
     """Whether this is of a run that was killed before it began."""
     name, kind = path.name, path.suffix
-    return name == EXPERIMENT + PARTIAL or (
+    return name in (EXPERIMENT + PARTIAL, f"{START_WEIGHTS}.safetensors", f"{START_WEIGHTS}.safetensors{PARTIAL}") or (
         name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size
     )
 

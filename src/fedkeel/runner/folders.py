@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import MishapError
@@ -28,18 +29,24 @@ _SAMPLES = 1000
 
 
 def create(
-    simulation: Simulation, reasons: Mapping[str, Any], out: Path | None, below: Path | None
+    simulation: Simulation,
+    reasons: Mapping[str, Any],
+    out: Path | None,
+    below: Path | None,
+    start: nn.Module | None = None,
 ) -> RunFolder | None:
     """A new folder, `out` or one inside `below`; none where neither is given.
 
-    `reasons` are those for the choice of the executor.
+    `reasons` are those for the choice of the executor. `start` is the model before the first round, where its weights
+    are to be kept.
     """
     place = below if out is None else out
     if place is None:
         return None
     check_space(place, COPIES * simulation.standing().state_bytes)
     found = subject(simulation, reasons)
-    return RunFolder.below(place, found) if out is None else RunFolder.create(place, found)
+    weights = {} if start is None else start.state_dict()
+    return RunFolder.below(place, found, weights) if out is None else RunFolder.create(place, found, weights)
 
 
 def reopen(
