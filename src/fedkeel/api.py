@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,17 @@ from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.params import FlatModel, Layout
 from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_space
-from fedkeel.record.rows import Evaluation, RoundEnd
+from fedkeel.record.rows import Evaluation
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import earlier, extend, folders, initial
 from fedkeel.runner.choice import choose, reasons
-from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
+from fedkeel.runner.clients import global_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.scores import accuracies, client_scores
 from fedkeel.runner.simulation import Simulation
-from fedkeel.runner.sinks import Sink, Sinks, Start, checked
+from fedkeel.runner.sinks import Progress, Sink, Sinks, Start, checked
 from fedkeel.runner.stopping import Stop
 from fedkeel.runner.summary import summarise
 from fedkeel.runner.threads import threads
@@ -90,7 +91,7 @@ def run(
     below: str | Path | None = None,
     data: FederatedData | None = None,
     model: nn.Module | None = None,
-    progress: Callable[[RoundEnd], None] | None = None,
+    progress: Progress | None = None,
     sinks: Sequence[Sink] = (),
     stop: Stop | None = None,
 ) -> Result:
@@ -98,8 +99,9 @@ def run(
 
     `data` and `model` take the place of the experiment's data set, partition and model. Everything is checked
     before the folder is made and training starts; the user's model itself is never changed. `sinks` are told of every
-    round, and so is the function `progress`. `stop`, one for each run, may ask for an end before time, which is a
-    `StoppedError`; `resume` goes on from there.
+    round, and so is the function `progress`: it is called with a `RoundEnd`, and with a copy of the global model if it
+    takes two arguments. `stop`, one for each run, may ask for an end before time, which is a `StoppedError`; `resume`
+    goes on from there.
     """
     if out is not None:
         check_free(Path(out))
@@ -123,7 +125,7 @@ def resume(
     *,
     data: FederatedData | None = None,
     model: nn.Module | None = None,
-    progress: Callable[[RoundEnd], None] | None = None,
+    progress: Progress | None = None,
     sinks: Sequence[Sink] = (),
     stop: Stop | None = None,
     tell: Callable[[str], None] = warnings.warn,
@@ -183,7 +185,7 @@ def _execute(
         if folder is not None:
             open_.enter_context(folder)
             recorder, history = Recorder(simulation, folder, watch), folder.history()
-        sinks = open_.enter_context(Sinks(recorder, given))
+        sinks = open_.enter_context(Sinks(recorder, given, partial(global_model, simulation, module)))
         where = folder.path if folder else None
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, watch)

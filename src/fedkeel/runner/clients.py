@@ -33,6 +33,13 @@ def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
     folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
 
 
+def global_model(simulation: Simulation, module: nn.Module) -> nn.Module:
+    """The model that is tested, as a copy of `module` with its weights, in eval mode."""
+    flat = FlatModel(copy.deepcopy(module))
+    flat.load(*simulation.evaluated)
+    return flat.release().eval()
+
+
 def own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Module:
     """A client's own model, as a copy of `module` with its weights."""
     flat = FlatModel(copy.deepcopy(module))
