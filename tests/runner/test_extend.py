@@ -17,7 +17,6 @@ from fedkeel.config.section import Section
 from fedkeel.local.executors import choose
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
-from fedkeel.runner import extend
 from fedkeel.runner.recorder import Recorder
 from tests.helpers import federation
 from tests.helpers.folders import SETTLED, After, faulty, left, resumed, rows, same, stopped
@@ -222,9 +221,9 @@ def test_a_method_that_plans_ahead(tmp_path: Path) -> None:
 
 def test_any_section_may_plan_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = Experiment()
-    assert extend.plans_ahead(experiment) is None
+    assert experiment.plans_ahead is None
     monkeypatch.setattr(Section, "plans_ahead", property(lambda self: "so" if self is experiment.local else None))
-    assert extend.plans_ahead(experiment) == "so"
+    assert experiment.plans_ahead == "so"
 
 
 # States in memory.

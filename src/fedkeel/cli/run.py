@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedkeel.cli.collector import importing
-from fedkeel.cli.exits import fail
+from fedkeel.cli.exits import fail, notes
 from fedkeel.cli.given import Given, Overrides, described
 from fedkeel.errors import InputError, StoppedError
 
@@ -80,7 +80,7 @@ def run(
     except StoppedError as error:
         fail(str(error), stop.code if stop.asked else error.exit_code)
     except KeyboardInterrupt as error:
-        fail("; ".join(["interrupted", *getattr(error, "__notes__", [])]), stop.code)
+        fail("; ".join(["interrupted", *notes(error)]), stop.code)
 
 
 def named(words: Sequence[str] | None) -> list[Sink]:

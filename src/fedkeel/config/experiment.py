@@ -180,6 +180,12 @@ class Experiment(Section):
             )
 
     @property
+    def plans_ahead(self) -> str | None:
+        """Of the method or of any section."""
+        sections = (*self.algorithm.rules(), *(getattr(self, name) for name in type(self).model_fields))
+        return next((each.plans_ahead for each in sections if isinstance(each, Section) and each.plans_ahead), None)
+
+    @property
     def pace(self) -> Pace:
         """Of dispatches: what was asked for, or the method's own."""
         return self.algorithm.rules()[1].pace if self.schedule.pace == "auto" else self.schedule.pace

@@ -186,7 +186,7 @@ class Checkpoints:
         if formats and len(formats) == len(passed_over):
             raise VersionError(passed_over[0], earlier=not any(error.later for error in formats))
         if passed_over:
-            raise MishapError(f"no checkpoint can be used: {'; '.join(passed_over)}")
+            raise MishapError(f"there is no usable checkpoint: {'; '.join(passed_over)}")
         return None
 
     def clean(self) -> None:

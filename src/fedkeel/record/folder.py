@@ -124,7 +124,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 folder.close()
                 raise
         except BusyError:
-            raise FolderError(f"resume: another process works on the run in {path}; wait until it has ended") from None
+            raise FolderError(f"resume: {path} is in use; wait until the other process has ended") from None
         except VersionError as error:
             raise FolderError(f"resume: {error}; {subject.other_way(path / EXPERIMENT, error.earlier)}") from None
         except OSError as error:
@@ -134,6 +134,12 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def _objection(self, state: Mapping[str, Any]) -> str | None:
         """Why a checkpoint does not fit the description, or the rows that go with it are not there, if so."""
         other = contradiction(state["experiment"], self._subject.experiment.model_dump(), aside=ASIDE)
+        rounds = self._subject.experiment.rounds
+        if not state["over"] and state["experiment"]["rounds"] != rounds:
+            if state["core"]["round"] > rounds:
+                return f"the run is to end before it, with rounds={rounds}"
+            if self._subject.experiment.plans_ahead:
+                other = f"rounds={state['experiment']['rounds']}, not {rounds}"
         if other:
             return f"it was written with {other}"
         return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
@@ -324,7 +330,7 @@ def check_free(path: Path) -> None:
             raise _taken(path)
         check_space(path, 0)
     except OSError as error:
-        raise FolderError(f"out: {path} cannot be used as a folder ({error.strerror}); name another one") from None
+        raise FolderError(f"out: {path} cannot be a folder ({error.strerror}); name another one") from None
 
 
 def check_space(path: Path, needed: int) -> None:
@@ -335,8 +341,8 @@ def check_space(path: Path, needed: int) -> None:
     free = shutil.disk_usage(there).free
     if free < needed:
         raise FolderError(
-            f"out: {path} is on a disk with {free / 1e6:.3g} MB left, and this run needs {needed / 1e6:.3g} MB for its "
-            "model and checkpoints; free some space or name a folder on another disk"
+            f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {needed / 1e6:.3g} MB for its model and "
+            "checkpoints; free some space or name a folder on another disk"
         )
 
 

@@ -26,16 +26,10 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
     experiment = stored.replace(**{name: _merged(stored, name, value) for name, value in changes.items()})
     before, after = stored.model_dump(), experiment.model_dump()
     differ = [name for name in CHANGEABLE if before[name] != after[name]]
-    if "rounds" in differ and (reason := plans_ahead(stored)):
+    if "rounds" in differ and (reason := stored.plans_ahead):
         raise InputError(f"rounds cannot change when this run is resumed, as {reason}; start a new run")
     matters = [name for name in differ if name not in ("checkpoint", "limit_wall_seconds")]
     return experiment if matters or (differ and not complete(path)) else None
-
-
-def plans_ahead(experiment: Experiment) -> str | None:
-    """Why a round depends on how many there will be, if it does."""
-    sections = (*experiment.algorithm.rules(), *(getattr(experiment, name) for name in type(experiment).model_fields))
-    return next(filter(None, (getattr(section, "plans_ahead", None) for section in sections)), None)
 
 
 def check(experiment: Experiment, folder: RunFolder, found: Loaded | None) -> None:

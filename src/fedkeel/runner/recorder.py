@@ -100,7 +100,10 @@ class Recorder(Sink):
 
     def abort(self, error: BaseException) -> None:
         """Save what can be saved, and say how to go on."""
-        if not isinstance(error, FedkeelError) or isinstance(error, StoppedError):
+        if isinstance(error, StoppedError | KeyboardInterrupt):
+            return
+        if not isinstance(error, FedkeelError):
+            error.add_note(self._folder.advice)
             return
         with suppress(FedkeelError):  # unless the disk is to blame
             if not isinstance(error, SinkError):
