@@ -108,7 +108,7 @@ def test_what_is_not_accepted(finished: tuple[Path, Live], tmp_path: Path) -> No
         with pytest.raises(InputError, match="must be a number of seconds"):
             fedkeel.follow(folder, **wrong)  # type: ignore[arg-type]
     for path in (tmp_path, tmp_path / "nothing", folder / "history.jsonl"):
-        with pytest.raises(InputError, match=r"follow: .* holds no run; name a folder; .*, or a timeout to wait"):
+        with pytest.raises(InputError, match=r"follow: .* holds no run; name a folder .*, or give a timeout to wait"):
             fedkeel.follow(path)
     with pytest.raises(InputError, match=r"follow: .* holds no run; name a folder that fedkeel run has made$"):
         fedkeel.follow(folder / "history.jsonl", timeout=1)  # it will never be a folder

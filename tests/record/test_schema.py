@@ -145,14 +145,13 @@ def test_a_folder_of_a_later_version_is_refused(old: Path, tmp_path: Path) -> No
             with pytest.raises(InputError) as error:
                 read(old)
             assert str(error.value) == (
-                f"run folder {old}: its schema 3 is not accepted, {version} wrote it; "
-                "accepted: up to 2, or that version of fedkeel"
+                f"run folder {old}: its schema must be at most 2; got 3, which {version} wrote; use that version"
             )
     (old / "experiment.yaml").write_text("quantum: true")  # nobody tries to understand the rest of it
     for words in (["run", "--resume", "old"], ["plot", "old"]):
         done = command(*words, cwd=tmp_path)
         assert done.returncode == 2
-        assert done.stderr.startswith("fedkeel: run folder old: its schema 3 is not accepted")
+        assert done.stderr.startswith("fedkeel: run folder old: its schema must be at most 2; got 3")
 
 
 WRONG = ["null", '"2"', "true", "1", "2.0", "[2]"]
@@ -180,7 +179,7 @@ def test_checkpoints_of_a_later_version(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr("fedkeel.__version__", "9.1")
         stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
     before = left(tmp_path / "a")
-    told = rf"by fedkeel 9.1 \(its format is {FORMAT + 1}, not {FORMAT}\); accepted: that version of fedkeel$"
+    told = rf"by fedkeel 9.1 \(its format is {FORMAT + 1}, not {FORMAT}\); use that version of fedkeel$"
     with pytest.raises(InputError, match=told):
         resume(tmp_path / "a", **given())
     assert left(tmp_path / "a") == before

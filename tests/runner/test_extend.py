@@ -242,16 +242,16 @@ def test_a_state_that_is_held_stays_as_it_is(
         def _hold(self, round: int) -> None:
             nonlocal compared
             checkpoints = self._folder.checkpoints
-            if self._held is not None:
-                assert self._held.intact
+            if self._held:
+                assert self._held[-1].intact
                 late = Checkpoints(tmp_path / "late", "", checkpoints._classes)
-                late.save_held(self._held)
+                late.save_held(self._held[-1])
                 one, other = (path / f"round-{round - 1}" / "tensors.safetensors" for path in (tmp_path / "now", late.folder))
                 assert one.read_bytes() == other.read_bytes()
                 compared += 1
             self._hold_next = 0
             super()._hold(round)
-            Checkpoints(tmp_path / "now", "", checkpoints._classes).save_held(self._held)
+            Checkpoints(tmp_path / "now", "", checkpoints._classes).save_held(self._held[-1])
 
     monkeypatch.setattr("fedkeel.api.Recorder", Watched)
     run(faulty(METHODS[name], executor, checkpoint={"seconds": None}), tmp_path / "a", **given())

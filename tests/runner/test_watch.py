@@ -175,7 +175,8 @@ def test_a_limit_of_real_time_stops_a_round_too(tmp_path: Path, monkeypatch: pyt
     same(tmp_path / "whole", tmp_path / "a")
 
 
-def test_a_limit_of_real_time_stops_between_rounds(tmp_path: Path) -> None:
+def test_a_limit_of_real_time_stops_between_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "GRACE", 60)
     described = faulty("fedavg", "serial", limit_wall_seconds=1e-3)
     handed = {"data": federation.data(), "model": federation.net(4)}
     with pytest.raises(TimeLimitError, match="^stopped after round 1, as limit_wall_seconds=0.001 is used up; the last"):

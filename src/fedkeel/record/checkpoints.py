@@ -111,11 +111,10 @@ class Checkpoints:
         plain, tensors = self._encode(state, copy_arrays=True)
         return Held(number, plain, tensors, _versions(tensors))
 
-    def save_held(self, held: Held | None) -> None:
-        """Write what is held, unless there is a checkpoint as new, or somebody changed its tensors in place."""
-        newest = self.newest
-        number = -1 if newest is None else int(newest.name.removeprefix("round-"))
-        if held is not None and held.number > number and held.intact:
+    def save_held(self, held: Held) -> None:
+        """Write what is held, unless that was done before, or somebody changed its tensors in place."""
+        path = self.folder / f"round-{held.number}"
+        if (path in self._unusable or not path.exists()) and held.intact:
             self._save(held.number, held.plain, held.tensors)
 
     def _save(self, number: int, plain: Any, tensors: Tensors) -> Path:

@@ -56,6 +56,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Open what is there."""
         self.path = path
         self._subject = subject
+        self._changed = False
+        """Whether settings have changed, which are checked elsewhere."""
         self.checkpoints = Checkpoints(path / CHECKPOINTS, subject.identity, subject.classes)
         self._rows = {name: RowFile(path / f"{name}.jsonl") for name in ROWS[:1]}
         lock(self._rows["history"].fileno(), wait)
@@ -111,6 +113,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         try:
             folder = cls(path, subject, wait=True)
             try:
+                folder._changed = admit is not None
                 found = folder.checkpoints.load(folder._objection, folder._ended_otherwise)
                 if admit is not None:
                     admit(folder, found)
@@ -135,7 +138,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Why a checkpoint does not fit the description, or the rows that go with it are not there, if so."""
         other = contradiction(state["experiment"], self._subject.experiment.model_dump(), aside=ASIDE)
         rounds = self._subject.experiment.rounds
-        if not state["over"] and state["experiment"]["rounds"] != rounds:
+        if not (state["over"] or self._changed) and state["experiment"]["rounds"] != rounds:
             if state["core"]["round"] > rounds:
                 return f"the run is to end before it, with rounds={rounds}"
             if self._subject.experiment.plans_ahead:
@@ -220,8 +223,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """The state after a round in memory; one that cannot be written is refused."""
         return self.checkpoints.hold(round, {**state, "rows": self._positions})
 
-    def write_held(self, held: Held | None) -> None:
-        """Write down a state that was held, if it is newer than the last checkpoint."""
+    def write_held(self, held: Held) -> None:
+        """Write down a state that was held."""
         with self._explained():
             self._sync()
             self.checkpoints.save_held(held)

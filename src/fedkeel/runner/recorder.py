@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from time import perf_counter
@@ -30,7 +31,8 @@ class Recorder(Sink):
         self._simulation, self._folder, self._watch = simulation, folder, watch
         self._settings = simulation.experiment.checkpoint
         self._saved = perf_counter()
-        self._held: Held | None = None
+        self._held = deque[Held](maxlen=2)
+        """Two, as a run may end before it gets to another round than the last one's."""
         self._hold_next = 0.0
         """When it is worth while to hold the next state."""
         self._behind = False
@@ -54,8 +56,8 @@ class Recorder(Sink):
         by_time = seconds is not None and perf_counter() - self._saved >= seconds
         if self._simulation.over:
             return
+        self._hold(round)
         if not (by_round or by_time or self._watch.due):
-            self._hold(round)
             return
         self.save()
         if self._watch.due:
@@ -68,25 +70,27 @@ class Recorder(Sink):
         """
         begun = perf_counter()
         if begun >= self._hold_next or round == self._simulation.experiment.rounds - 1:
-            self._held = self._folder.hold(round, self._simulation.snapshot())
+            self._held.append(self._folder.hold(round, self._simulation.snapshot()))
             done = perf_counter()
             self._hold_next = done + SELDOM * (done - begun)
 
     def give_up(self, when: str) -> StoppedError:
         """A round was interrupted: write the last state that is known; the error that says so."""
-        self._folder.write_held(self._held)
+        for held in [*self._held][-1:]:
+            self._folder.write_held(held)
         return self._watch.stopped(when, f"the round will be repeated; {self._folder.advice}")
 
     def save_last(self) -> None:
         """Write down the state after the last round, and one from before it, by which the run can be extended."""
-        self._folder.write_held(self._held)
+        for held in [held for held in self._held if held.number < self._simulation.round - 1][-1:]:
+            self._folder.write_held(held)
         self.save()
 
     def save(self) -> None:
         """Write down the state after the last round."""
         self._folder.checkpoint(self._simulation.round - 1, self._simulation.snapshot())
         self._saved = perf_counter()
-        self._behind, self._held = False, None
+        self._behind = False
 
     def rest(self) -> None:
         """Write down what came after the last round."""
