@@ -28,6 +28,7 @@ from fedkeel.runner import earlier, extend, folders, initial
 from fedkeel.runner.choice import choose, reasons
 from fedkeel.runner.clients import global_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
+from fedkeel.runner.export import export
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.scores import accuracies, client_scores
@@ -78,6 +79,13 @@ class Result:
         """A client's own model, not fine-tuned: a copy of the global one, unless the method has others (FedGH)."""
         self._check(client)
         return own_model(self.simulation, self.model, client)
+
+    def export(self, path: str | Path, to: str | None = None) -> Path:
+        """Write the model to a file for serving: `to` is torchscript, onnx or safetensors, or as the path ends.
+
+        TorchScript and ONNX files are tried: they compute what the model computes, for any number of samples.
+        """
+        return export(self.model, self.data, self.experiment, path, to)
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self.data):

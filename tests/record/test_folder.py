@@ -124,7 +124,9 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
             lambda: folder.finish({}),
             lambda: folder.add_client_accuracies({}),
         ):
-            with pytest.raises(FedkeelError, match=r"No space left.*no checkpoint yet; start it again with: fedkeel run --resume"):
+            with pytest.raises(
+                FedkeelError, match=r"No space left.*no checkpoint yet; start it again with: fedkeel run --resume"
+            ):
                 write()
     assert left(tmp_path / "a") == before
 
@@ -255,7 +257,9 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     assert not list(folder.glob("checkpoint/.*"))
     _, said = resumed(folder, **given())
     assert len(said) == 1
-    assert said[0].endswith(f"goes on after {kept[-1].replace('-', ' ')}" if kept else "the run starts again from round 1")
+    assert said[0].endswith(
+        f"goes on after {kept[-1].replace('-', ' ')}" if kept else "the run starts again from round 1"
+    )
     same(whole, folder)
 
 

@@ -472,7 +472,9 @@ def test_a_row_that_is_damaged_is_told(finished: tuple[Path, Live], tmp_path: Pa
             writer.step()
         writer.close()
         (folder / "history.jsonl").write_bytes(text)
-        with pytest.raises(InputError, match=rf"^run folder {folder}: {said}; use a copy of the folder, or run the experiment again$"):
+        with pytest.raises(
+            InputError, match=rf"^run folder {folder}: {said}; use a copy of the folder, or run the experiment again$"
+        ):
             [*fedkeel.follow(folder)]
         (folder / "summary.json").unlink()  # also while the run goes on
         with pytest.raises(InputError, match=said):

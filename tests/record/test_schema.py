@@ -162,7 +162,8 @@ def test_a_damaged_file_is_told(old: Path, text: str) -> None:
     (old / "run.json").write_text(text)
     for read in (RunRecord.read, fedkeel.follow, resume):
         with pytest.raises(
-            InputError, match=r"^run folder .*: run.json is damaged; use a copy of the folder, or run the experiment again$"
+            InputError,
+            match=r"^run folder .*: run.json is damaged; use a copy of the folder, or run the experiment again$",
         ):
             read(old)
 

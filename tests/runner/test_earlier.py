@@ -277,9 +277,7 @@ def test_a_folder_of_no_use_is_refused_before_anything_is_made(tmp_path: Path, c
     ran(tmp_path / "earlier", checkpoint={"rounds": 1})
     spoil, why = UNFIT[case]
     spoil(tmp_path / "earlier")
-    with pytest.raises(
-        InputError, match=f"^algorithm.earlier_run: .*earlier cannot be used, as .*{why}.*; name the f"
-    ):
+    with pytest.raises(InputError, match=f"^algorithm.earlier_run: .*earlier cannot be used, as .*{why}.*; name the f"):
         ran(tmp_path / "now", after(tmp_path / "earlier"))
     assert not (tmp_path / "now").exists()
 

@@ -246,7 +246,9 @@ def test_a_state_that_is_held_stays_as_it_is(
                 assert self._held[-1].intact
                 late = Checkpoints(tmp_path / "late", "", checkpoints._classes)
                 late.save_held(self._held[-1])
-                one, other = (path / f"round-{round - 1}" / "tensors.safetensors" for path in (tmp_path / "now", late.folder))
+                one, other = (
+                    path / f"round-{round - 1}" / "tensors.safetensors" for path in (tmp_path / "now", late.folder)
+                )
                 assert one.read_bytes() == other.read_bytes()
                 compared += 1
             self._hold_next = 0
@@ -269,11 +271,17 @@ QUICK = [
 @pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path) -> None:
     def fedkeel(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom fedkeel.cli import main; main()"]
+        command = [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom fedkeel.cli import main; main()",
+        ]
         return subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
 
     for words in (["--out", "a"], ["rounds=4", "--out", "whole"]):
-        assert fedkeel("run", *QUICK[:1], *QUICK[2:], *(words if len(words) > 2 else ["rounds=2", *words])).returncode == 0
+        assert (
+            fedkeel("run", *QUICK[:1], *QUICK[2:], *(words if len(words) > 2 else ["rounds=2", *words])).returncode == 0
+        )
     done = fedkeel("run", "--resume", "a", "--set", "rounds=4")
     assert done.returncode == 0, done.stderr
     assert "fedkeel: rounds was 2 and is now 4" in done.stderr

@@ -97,9 +97,15 @@ def broken(weights: dict[str, Tensor]) -> dict[str, tuple[dict[str, Tensor], str
     other = {**weights, "0.weight": torch.zeros(5, federation.FEATURES)}
     return {
         "missing": ({k: v for k, v in weights.items() if k != "0.bias"}, r"lacks 0\.bias, which the model has; use"),
-        "surplus": ({**weights, "4.bias": torch.zeros(1)}, r"has 4\.bias, which the model does not have; use weights of"),
+        "surplus": (
+            {**weights, "4.bias": torch.zeros(1)},
+            r"has 4\.bias, which the model does not have; use weights of",
+        ),
         "shape": (other, r"0\.weight must have shape \[4, \d+\]; got \[5, \d+\] in "),
-        "dtype": ({**weights, "0.weight": weights["0.weight"].double()}, "0.weight must be of type float32; got float64"),
+        "dtype": (
+            {**weights, "0.weight": weights["0.weight"].double()},
+            "0.weight must be of type float32; got float64",
+        ),
         "nan": ({**weights, "0.weight": weights["0.weight"] * torch.nan}, "has values that are not finite"),
     }
 

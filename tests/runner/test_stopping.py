@@ -121,8 +121,10 @@ def test_sigterm_does_the_same_with_a_code_of_its_own(whole: Path, tmp_path: Pat
 def test_the_second_time_it_stops_at_once(whole: Path, tmp_path: Path, numbers: Signals, every: int) -> None:
     done = stopped(tmp_path, 3, numbers, f"checkpoint.rounds={every}")
     assert done.returncode == 128 + numbers[-1]
-    safe = "the last checkpoint is a/checkpoint/round-2; resume with" if every == 1 else (
-        "there is no checkpoint yet; start it again with"
+    safe = (
+        "the last checkpoint is a/checkpoint/round-2; resume with"
+        if every == 1
+        else ("there is no checkpoint yet; start it again with")
     )
     assert f"fedkeel: interrupted; {safe}: fedkeel run --resume a\n" in done.stderr
     assert len(rows(tmp_path / "a", "history")) == 3
@@ -146,7 +148,10 @@ def test_a_signal_behind_the_rounds_loses_nothing(whole: Path, tmp_path: Path, m
     monkeypatch.setattr(api, "summarise", lambda *_: signal.raise_signal(signal.SIGINT))
     done = fedkeel("run", *QUICK, *SERIAL, "--out", "a", cwd=tmp_path)
     assert done.returncode == 130
-    assert "fedkeel: interrupted; the last checkpoint is a/checkpoint/round-4; resume with: fedkeel run --resume a" in done.stderr
+    assert (
+        "fedkeel: interrupted; the last checkpoint is a/checkpoint/round-4; resume with: fedkeel run --resume a"
+        in done.stderr
+    )
     assert len(done.stderr.splitlines()) == 1
     monkeypatch.setattr(api, "summarise", summarise)
     again = fedkeel("run", "--resume", "a", cwd=tmp_path)

@@ -83,12 +83,12 @@ def endless_from(round: int, folder: Path) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["serial", "stack", "processes"])
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedasmu", "fedbuff"])
-def test_a_round_that_takes_long_is_given_up_and_repeated(
-    name: str, executor: str, tmp_path: Path, stop: Stop
-) -> None:
+def test_a_round_that_takes_long_is_given_up_and_repeated(name: str, executor: str, tmp_path: Path, stop: Stop) -> None:
     described = faulty(name, executor, checkpoint={"seconds": None})
     run(described, tmp_path / "whole", **given(tmp_path))
-    with pytest.raises(StoppedError, match="^stopped in round 3; the round will be repeated; the last checkpoint is .*-2; "):
+    with pytest.raises(
+        StoppedError, match="^stopped in round 3; the round will be repeated; the last checkpoint is .*-2; "
+    ):
         run(described, tmp_path / "a", stop=stop, progress=endless_from(3, tmp_path), **given(tmp_path))
     assert len(rows(tmp_path / "a", "rounds")) == 2
     (tmp_path / "endless").unlink()
@@ -105,7 +105,9 @@ def test_in_the_first_round_there_is_nothing_to_go_on_from(tmp_path: Path, stop:
         def begin(self, start: Start) -> None:
             (tmp_path / "endless").touch()
 
-    with pytest.raises(StoppedError, match="^stopped in round 1; .*; there is no checkpoint yet; start it again with: "):
+    with pytest.raises(
+        StoppedError, match="^stopped in round 1; .*; there is no checkpoint yet; start it again with: "
+    ):
         run(described, tmp_path / "a", stop=stop, sinks=[FromTheStart()], **handed)
     (tmp_path / "endless").unlink()
     resumed(tmp_path / "a", **handed)
@@ -179,7 +181,9 @@ def test_a_limit_of_real_time_stops_between_rounds(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(watch, "GRACE", 60)
     described = faulty("fedavg", "serial", limit_wall_seconds=1e-3)
     handed = {"data": federation.data(), "model": federation.net(4)}
-    with pytest.raises(TimeLimitError, match="^stopped after round 1, as limit_wall_seconds=0.001 is used up; the last"):
+    with pytest.raises(
+        TimeLimitError, match="^stopped after round 1, as limit_wall_seconds=0.001 is used up; the last"
+    ):
         run(described, tmp_path / "a", **handed)
     for round in (2, 3):
         with pytest.raises(TimeLimitError, match=f"^stopped after round {round}, "):
@@ -250,5 +254,8 @@ def test_a_signal_in_a_round_that_would_take_minutes(executor: str, number: int,
     assert ended(process) == 128 + number, (tmp_path / "log").read_text()
     assert nobody_left(process)
     said = (tmp_path / "log").read_text()
-    assert "fedkeel: stopped in round 1; the round will be repeated; there is no checkpoint yet; start it again with: " in said
+    assert (
+        "fedkeel: stopped in round 1; the round will be repeated; there is no checkpoint yet; start it again with: "
+        in said
+    )
     assert said.rstrip().endswith("fedkeel run --resume a")

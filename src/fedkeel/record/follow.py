@@ -47,9 +47,7 @@ def follow(
         schema.check(path)
     elif timeout is None or (path.exists() and not path.is_dir()):
         wait = ", or give a timeout to wait for a run to begin" if timeout is None else ""
-        raise InputError(
-            f"follow: {label(str(path))} holds no run; name a folder that fedkeel run has made{wait}"
-        )
+        raise InputError(f"follow: {label(str(path))} holds no run; name a folder that fedkeel run has made{wait}")
     return _rows(path, chosen, _Waiting(timeout, poll_seconds, stop or Event()))
 
 

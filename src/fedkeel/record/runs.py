@@ -125,7 +125,9 @@ class RunRecord:
         return f"run folder {label(str(self.path))}"
 
     def _damaged(self, name: str, what: str) -> InputError:
-        return InputError(f"{self._named}: {name} is damaged ({what}); use a copy of the folder, or run the experiment again")
+        return InputError(
+            f"{self._named}: {name} is damaged ({what}); use a copy of the folder, or run the experiment again"
+        )
 
 
 def labels(runs: Sequence[RunRecord]) -> list[str]:
