@@ -117,9 +117,9 @@ def run(
         check_space(Path(below), 0)
 
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder | None:
-        places = (None if place is None else Path(place) for place in (out, below))
+        where, parent = (None if place is None else Path(place) for place in (out, below))
         earlier.inherit(simulation, learnt)
-        return folders.create(simulation, why, *places, start if experiment.init is not None else None)
+        return folders.create(simulation, why, where, parent, start if experiment.init is not None else None)
 
     told = checked(sinks, progress)
     watch = Watch(stop, getattr(experiment, "limit_wall_seconds", None))

@@ -110,9 +110,7 @@ class KilledError(BaseException):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
-def test_a_kill_at_any_change_of_a_file_loses_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_at_any_change_of_a_file_loses_nothing(name: str, tmp_path: Path) -> None:
     """Whatever was reached, the same call goes on from there, and a resume without it gives one of the two runs."""
     short, long = faulty(METHODS[name], rounds=2), faulty(METHODS[name], rounds=4)
     run(short, tmp_path / "short", **given())
@@ -215,7 +213,7 @@ def test_without_a_checkpoint_from_before_its_end(done: Path, tmp_path: Path) ->
 
 def test_a_method_that_plans_ahead(tmp_path: Path) -> None:
     run(faulty("fedsa", rounds=2), tmp_path / "a", **given())
-    with pytest.raises(InputError, match="rounds cannot change .* as the method's local work depends on how many"):
+    with pytest.raises(InputError, match=r"rounds cannot change .* as the method's local work depends on how many"):
         resume(tmp_path / "a", rounds=9, **given())
 
 

@@ -392,7 +392,7 @@ def test_a_model_that_nobody_asks_for_is_not_made(monkeypatch: pytest.MonkeyPatc
 def test_a_second_argument_with_a_default_is_the_model_if_it_is_called_so() -> None:
     seen: list[object] = []
 
-    def progress(end: RoundEnd, model: object = None) -> None:
+    def progress(_: RoundEnd, model: object = None) -> None:
         seen.append(model)
 
     run(faulty("fedavg", rounds=1), progress=progress, **given())

@@ -87,7 +87,7 @@ def test_a_round_that_takes_long_is_given_up_and_repeated(name: str, executor: s
     described = faulty(name, executor, checkpoint={"seconds": None})
     run(described, tmp_path / "whole", **given(tmp_path))
     with pytest.raises(
-        StoppedError, match="^stopped in round 3; the round will be repeated; the last checkpoint is .*-2; "
+        StoppedError, match=r"^stopped in round 3; the round will be repeated; the last checkpoint is .*-2; "
     ):
         run(described, tmp_path / "a", stop=stop, progress=endless_from(3, tmp_path), **given(tmp_path))
     assert len(rows(tmp_path / "a", "rounds")) == 2
@@ -106,7 +106,7 @@ def test_in_the_first_round_there_is_nothing_to_go_on_from(tmp_path: Path, stop:
             (tmp_path / "endless").touch()
 
     with pytest.raises(
-        StoppedError, match="^stopped in round 1; .*; there is no checkpoint yet; start it again with: "
+        StoppedError, match=r"^stopped in round 1; .*; there is no checkpoint yet; start it again with: "
     ):
         run(described, tmp_path / "a", stop=stop, sinks=[FromTheStart()], **handed)
     (tmp_path / "endless").unlink()
@@ -115,7 +115,7 @@ def test_in_the_first_round_there_is_nothing_to_go_on_from(tmp_path: Path, stop:
 
 
 def test_without_a_folder(tmp_path: Path, stop: Stop) -> None:
-    with pytest.raises(StoppedError, match="^stopped in round 2; nothing was recorded, as there is no run folder$"):
+    with pytest.raises(StoppedError, match=r"^stopped in round 2; nothing was recorded, as there is no run folder$"):
         run(faulty("fedavg", "serial"), stop=stop, progress=endless_from(2, tmp_path), **given(tmp_path))
 
 
@@ -182,7 +182,7 @@ def test_a_limit_of_real_time_stops_between_rounds(tmp_path: Path, monkeypatch: 
     described = faulty("fedavg", "serial", limit_wall_seconds=1e-3)
     handed = {"data": federation.data(), "model": federation.net(4)}
     with pytest.raises(
-        TimeLimitError, match="^stopped after round 1, as limit_wall_seconds=0.001 is used up; the last"
+        TimeLimitError, match=r"^stopped after round 1, as limit_wall_seconds=0.001 is used up; the last"
     ):
         run(described, tmp_path / "a", **handed)
     for round in (2, 3):
@@ -205,17 +205,22 @@ def test_what_is_over_in_time_is_not_interrupted() -> None:
         time.sleep(0.2)
 
 
+def stubborn() -> None:
+    """Tries something else after every error."""
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:
+            continue
+
+
 def test_what_an_interruption_meets() -> None:
     stop = Stop()
     with Watch(stop, None) as watching:
         stop.asked = True
         with pytest.raises(GivenUpError), watching.impatiently():
-            while True:
-                try:
-                    while True:
-                        pass
-                except Exception:  # as in code that tries something else after an error
-                    continue
+            stubborn()
         for _ in range(1000):
             pass
 

@@ -14,8 +14,8 @@ from fedkeel.cli.exits import guarded
 app = typer.Typer(
     name="fedkeel",
     help="Federated learning across unequal clients.",
-    epilog="Exit codes: 0 done, 2 bad input, 3 training diverged, 75 time limit reached (resume the run), 130 interrupted "
-    "(143 by SIGTERM), 1 anything else. "
+    epilog="Exit codes: 0 done, 2 bad input, 3 training diverged, 75 time limit reached (resume the run), "
+    "130 interrupted (143 by SIGTERM), 1 anything else. "
     "--debug anywhere shows the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,

@@ -131,7 +131,8 @@ class _Follower:
             # A file that is cut off and written again may look wrong in between.
             if complete or str(error) == self._damage:
                 raise InputError(
-                    f"run folder {label(str(self._path))}: {error}; use a copy of the folder, or run the experiment again"
+                    f"run folder {label(str(self._path))}: {error}; use a copy of the folder, or run the "
+                    "experiment again"
                 ) from None
             self._damage = str(error)
             return []

@@ -275,7 +275,8 @@ class RoundEnd:
     def model(self) -> nn.Module:
         """A copy of the global model after this round, in eval mode; it may be kept and changed.
 
-        It can be asked for while sinks and `progress` are told of the round, not later. It costs nothing if nobody asks.
+        It can be asked for while sinks and `progress` are told of the round, not later. If nobody asks, it costs
+        nothing.
         """
         if self.source is None:
             raise InputError(

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import fedkeel
 from fedkeel.config.experiment import Experiment
 from fedkeel.config.usercode import GIVEN, said
-from fedkeel.data import datasets
+from fedkeel.data.datasets.prepare import Normalise
+from fedkeel.data.datasets.registry import ENTRIES
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError, MishapError, label, unknown
 from fedkeel.record.durable import whole
@@ -47,8 +48,8 @@ def export_run(folder: Path, to: str, out: Path | None = None) -> Path:
     experiment = Experiment.load(folder / EXPERIMENT)
     if given := [each for each in (experiment.dataset.name, experiment.model.name) if each.startswith(GIVEN)]:
         raise InputError(
-            f"{named}: {given[0]} was handed over in Python, so the model cannot be built here; use Result.export(path) "
-            "on what fedkeel.run or fedkeel.resume returns"
+            f"{named}: {given[0]} was handed over in Python, so the model cannot be built here; use "
+            "Result.export(path) on what fedkeel.run or fedkeel.resume returns"
         )
     if not complete(folder):
         raise InputError(f"{named}: the run is not finished; resume it first: fedkeel run --resume {folder}")
@@ -101,9 +102,9 @@ def describe(data: FederatedData, experiment: Experiment) -> dict[str, str]:
         "input_dtype": str(data.test_batch(slice(0, 1))[0].dtype).removeprefix("torch."),
         "normalise": scaling,
     }
-    reader = datasets.get(name).prepare if name in datasets.names() else None
-    if scaling == "standard" and hasattr(reader, "mean"):
-        told |= {"mean": json.dumps([*reader.mean]), "std": json.dumps([*reader.std])}
+    entry = ENTRIES.get(name)
+    if entry is not None and scaling == "standard" and isinstance(entry.prepare, Normalise):
+        told |= {"mean": json.dumps([*entry.prepare.mean]), "std": json.dumps([*entry.prepare.std])}
     return told
 
 
@@ -122,8 +123,8 @@ def _check_packages(kind: Kind) -> None:
             __import__(name)
     except ImportError:
         raise InputError(
-            f"to: onnx needs the packages {', '.join(NEEDED)}; install them with pip install 'fedkeel[onnx]', or choose "
-            "torchscript or safetensors"
+            f"to: onnx needs the packages {', '.join(NEEDED)}; install them with pip install 'fedkeel[onnx]', or "
+            "choose torchscript or safetensors"
         ) from None
 
 
@@ -134,11 +135,11 @@ def _torchscript(module: nn.Module, x: Tensor, told: dict[str, str], path: Path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch calls its own format deprecated; what was traced is tried below
         try:
-            traced = torch.jit.trace(module, x, check_trace=False)
+            traced: Any = torch.jit.trace(module, x, check_trace=False)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise InputError(f"to: the model cannot be recorded as TorchScript ({said(error)})") from error
         torch.jit.save(traced, str(path), _extra_files={EXTRA_FILE: json.dumps(told).encode()})
-        loaded: Answer = torch.jit.load(str(path))
+        loaded: Answer = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
     return loaded
 
 

@@ -91,8 +91,8 @@ def _check(named: str, found: Mapping[str, Tensor], own: Mapping[str, Tensor]) -
         other = found[name]
         if other.shape != tensor.shape:
             raise InputError(
-                f"init: {name} must have shape {list(tensor.shape)}; got {list(other.shape)} in {named}; use weights of "
-                "the same model"
+                f"init: {name} must have shape {list(tensor.shape)}; got {list(other.shape)} in {named}; use weights "
+                "of the same model"
             )
         if other.dtype != tensor.dtype:
             mine, theirs = (str(each.dtype).removeprefix("torch.") for each in (tensor, other))

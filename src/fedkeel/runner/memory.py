@@ -24,5 +24,6 @@ def check(problem: str, needed: int, way: str) -> None:
     free = free_bytes()
     if needed > free:
         raise InputError(
-            f"{problem}: this takes at least {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free; use {way}"
+            f"{problem}: this takes at least {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free; "
+            f"use {way}"
         )
