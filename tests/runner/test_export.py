@@ -122,7 +122,7 @@ def test_a_file_that_computes_something_else_is_not_left(tmp_path: Path) -> None
 def test_what_was_handed_over_in_python(tmp_path: Path) -> None:
     described = Experiment(rounds=1, per_round=2, executor=SERIAL)
     given = run(described, tmp_path / "a", data=federation.data(), model=federation.net(4))
-    with pytest.raises(InputError, match=r"given:\w+ was handed over in Python, so .*; use Result\.export\(path\)"):
+    with pytest.raises(InputError, match=r"custom:\w+ was handed over in Python, so .*; use Result\.export\(path\)"):
         export_run(tmp_path / "a", "torchscript")
     assert given.export(tmp_path / "weights.safetensors").exists()
 
