@@ -6,6 +6,7 @@ import copy
 from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from fedkeel.errors import InputError, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import memory
+from fedkeel.runner import initial, memory
 from fedkeel.runner.steps import announce
 from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
@@ -39,9 +40,15 @@ COPIES = 6
 
 
 def prepare(
-    experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
+    experiment: Experiment,
+    data: FederatedData | None = None,
+    model: nn.Module | None = None,
+    init: Path | None = None,
 ) -> tuple[Experiment, FederatedData, nn.Module]:
-    """The experiment as it will run, its data and its freshly initialised model."""
+    """The experiment as it will run, its data and its freshly initialised model.
+
+    `init` is a run's own copy of the weights that the experiment starts from.
+    """
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
@@ -54,6 +61,8 @@ def prepare(
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     announce("building the model")
     experiment, module = _model(experiment, data, model)
+    if experiment.init is not None:
+        initial.load(module, experiment.init, init)
     with threads(experiment.threads):
         experiment = _check_model(experiment, module, data)
         _check_method(experiment, module, data)
