@@ -74,7 +74,9 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
         )
     if ":" in settings.name:
-        train, test = (_own(getattr(loaded, which), f"{settings.name}, {which}") for which in ("train", "test"))
+        train, test = (
+            _own(getattr(loaded, which), f"{settings.name}, {which}", loaded.vocabulary) for which in ("train", "test")
+        )
         loaded = replace(loaded, train=train, test=test)
     limited = replace(
         loaded,
@@ -85,12 +87,12 @@ def federate(experiment: Experiment) -> FederatedData:
     return _transformed(data, settings)
 
 
-def _own(part: object, whose: str) -> Examples:
+def _own(part: object, whose: str, vocabulary: int | None) -> Examples:
     """The user's samples, checked."""
     if not isinstance(part, Examples):
         raise InputError(f"dataset.name: {whose} is {type(part).__name__}; accepted: Examples")
     try:
-        checked = examples(part.x, part.y)
+        checked = examples(part.x, part.y, vocabulary)
     except InputError as error:
         raise InputError(f"dataset.name: {whose}: {error}") from None
     if not len(checked):
