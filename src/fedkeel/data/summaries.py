@@ -28,6 +28,7 @@ _SIGN = np.uint64(1 << 63)
 class Summary:
     """What is known of the columns of one client, or of several together. NaN stands where there is no value."""
 
+    rows: int
     count: Counts
     """[columns], values that are not missing."""
     mean: Floats
@@ -56,6 +57,7 @@ def summarise(numbers: Floats, categories: Mapping[str, Sequence[str]] | None = 
     low = np.where(present, numbers, np.inf).min(axis=0, initial=np.inf)
     high = np.where(present, numbers, -np.inf).max(axis=0, initial=-np.inf)
     return Summary(
+        len(numbers),
         count.astype(np.int64),
         np.where(some, mean, np.nan),
         (squares**2).sum(axis=0),
@@ -78,6 +80,7 @@ def _pair(one: Summary, other: Summary) -> Summary:
     apart = np.where((one.count > 0) & (other.count > 0), second - first, 0.0)
     mean = np.where(one.count > 0, first + apart * share, second)
     return Summary(
+        one.rows + other.rows,
         count,
         np.where(count > 0, mean, np.nan),
         one.squares + other.squares + apart**2 * one.count * share,

@@ -133,6 +133,11 @@ def column_of(name: str, values: Any) -> Column:
     return _checked(name, _of_objects(raw))
 
 
+def joined(name: str, one: Column, other: Column) -> Column:
+    """The values of one column after those of another."""
+    return column_of(name, [*one.raw.tolist(), *other.raw.tolist()])
+
+
 def _array(values: Any) -> NDArray[Any]:
     """A list as an array of its own kind, where it has one: NumPy would turn [1, 'a'] and [True, 2] into words."""
     items = list(values)

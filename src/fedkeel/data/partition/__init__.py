@@ -10,6 +10,7 @@ from fedkeel.config import usercode
 from fedkeel.data.partition.assignment import Assignment
 from fedkeel.data.partition.base import Partition
 from fedkeel.data.partition.classes import Classes
+from fedkeel.data.partition.column import Column
 from fedkeel.data.partition.dirichlet import Dirichlet
 from fedkeel.data.partition.iid import Iid
 from fedkeel.data.partition.own import Own
@@ -21,6 +22,7 @@ __all__ = [
     "AnyPartition",
     "Assignment",
     "Classes",
+    "Column",
     "Dirichlet",
     "Iid",
     "Own",
@@ -41,6 +43,7 @@ _KINDS: dict[str, type[Partition]] = {
     "dirichlet": Dirichlet,
     "shards": Shards,
     "classes": Classes,
+    "column": Column,
 }
 
 
@@ -66,6 +69,7 @@ AnyPartition = Annotated[
     | Annotated[Dirichlet, Tag("dirichlet")]
     | Annotated[Shards, Tag("shards")]
     | Annotated[Classes, Tag("classes")]
+    | Annotated[Column, Tag("column")]
     | Annotated[Own, Tag(OWN)],
     Discriminator(kind),
     BeforeValidator(_spelled_out),
