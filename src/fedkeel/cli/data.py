@@ -28,7 +28,7 @@ def get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None
 def show(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
     given: Given = None,
-    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards, classes or module:function.")] = None,
+    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards, classes, column or module:function.")] = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The file (.png) of the heat map, or a folder for it.")] = None,
 ) -> None:
@@ -40,7 +40,7 @@ def show(
 
     kind = [f"partition.kind={partition}"] if partition else []
     experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])
-    what = f"{experiment.dataset.name}-{experiment.partition.kind}.png".replace(":", "_")
+    what = f"{experiment.dataset.label}-{experiment.partition.kind}.png".replace(":", "_")
     path = Path(what) if out is None else out if out.suffix else out / what
     counts = federate(experiment).label_counts()
     title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"

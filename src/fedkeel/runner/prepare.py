@@ -21,9 +21,10 @@ from fedkeel.config.usercode import GIVEN
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
-from fedkeel.data.partition import Iid
+from fedkeel.data.files import kinds
+from fedkeel.data.partition import Column, Iid, Partition
 from fedkeel.data.settings import DatasetSettings
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError, label, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
@@ -63,6 +64,8 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {shown(settings.name)} was given in Python; "
             "accepted: hand it to run(data=...) or resume(data=...)"
         )
+    if kinds.kind(settings.name):
+        return _from_file(experiment)
     if ":" in settings.name:
         loaded = usercode.call(settings.name, "dataset.name", {})
     else:
@@ -83,7 +86,21 @@ def federate(experiment: Experiment) -> FederatedData:
         train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
         test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
     )
-    data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
+    data = FederatedData.from_dataset(
+        limited, experiment.partition, experiment.clients, experiment.seed, settings.validation or 0.0
+    )
+    return _transformed(data, settings)
+
+
+def _from_file(experiment: Experiment) -> FederatedData:
+    """Data from a file: its clients are those that it names, unless a partition is asked for."""
+    partition = experiment.partition if "partition" in experiment.model_fields_set else None
+    clients, settings = experiment.clients, experiment.dataset
+    data = FederatedData.from_settings(settings, partition, clients, experiment.seed)
+    if len(data) != clients and "clients" in experiment.model_fields_set:
+        raise InputError(f"clients must be {len(data)}, as many as {label(settings.name)} has; got {clients}")
+    if data.train.x.dim() == 4 and data.shape[1:] == (settings.resize, settings.resize):
+        settings = settings.model_copy(update={"resize": None})  # they were scaled as they were read
     return _transformed(data, settings)
 
 
@@ -104,7 +121,7 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     """Data that comes with its clients: refuse settings that would have to deal it out again."""
     settings = experiment.dataset
     asked = {
-        "partition.kind": experiment.partition != Iid() and experiment.partition.kind,
+        "partition.kind": _deals_anew(experiment.partition, data) and experiment.partition.kind,
         "dataset.train_limit": settings.train_limit,
         "dataset.test_limit": settings.test_limit,
     }
@@ -120,6 +137,11 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     return _transformed(data, settings)
 
 
+def _deals_anew(partition: Partition, data: FederatedData) -> bool:
+    named = isinstance(partition, Column) and data.client_names is not None
+    return partition != Iid() and not named
+
+
 def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedData:
     augment = data.augment or settings.augment == "crop-flip"
     return replace(data, augment=augment, resize=settings.resize or data.resize)
@@ -127,7 +149,7 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
-        if ":" not in experiment.dataset.name:
+        if ":" not in experiment.dataset.name and not kinds.kind(experiment.dataset.name):
             experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
@@ -135,7 +157,14 @@ def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experime
         datasets.check_scaling(GIVEN + data.name, experiment.dataset.normalise)
         settings = experiment.dataset.model_dump(exclude_unset=True)
         experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
+    if kinds.kind(experiment.dataset.name) and data.client_names is not None:
+        experiment = experiment.replace(partition=_column(experiment.partition))
     return experiment.replace(clients=len(data)), data
+
+
+def _column(partition: Partition) -> Partition:
+    """How the clients came about, for the record: the experiment that is written down is read as it was meant."""
+    return partition if isinstance(partition, Column) else Column()
 
 
 def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Examples:

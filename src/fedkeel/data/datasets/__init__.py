@@ -8,6 +8,7 @@ from fedkeel.data import cache
 from fedkeel.data.datasets.examples import Dataset, Examples
 from fedkeel.data.datasets.prepare import Scaling
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
+from fedkeel.data.files.kinds import HOW
 from fedkeel.data.sources.layout import Found, find
 from fedkeel.errors import InputError, unknown
 
@@ -23,7 +24,7 @@ def canonical(name: str) -> str:
     """The name without alias; an unknown one is refused."""
     own = ALIASES.get(name, name)
     if own not in ENTRIES:
-        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES])
+        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES], also=f"{HOW}, or module:function")
     return own
 
 
@@ -42,9 +43,7 @@ def check_scaling(name: str, scaling: Scaling) -> None:
         why = f"{name} has token ids"
     else:
         return
-    raise InputError(
-        f"dataset.normalise: {scaling} is not accepted, {why}; accepted: standard, which leaves it as it is"
-    )
+    raise InputError(f"dataset.normalise={scaling} needs images or a file, but {why}; remove it")
 
 
 def get(name: str) -> Path:
@@ -71,8 +70,8 @@ def load(name: str, *, fetch: bool = True, scaling: Scaling = "standard") -> Dat
     train, test = entry.prepare(found, scaling)
     if (len(train), len(test)) != entry.sizes:
         raise InputError(
-            f"{found.folder}: expected {entry.sizes[0]:,} training and {entry.sizes[1]:,} test examples, "
-            f"found {len(train):,} and {len(test):,}"
+            f"{found.folder} must hold {entry.sizes[0]:,} training and {entry.sizes[1]:,} test examples; "
+            f"got {len(train):,} and {len(test):,}"
         )
     return Dataset(entry.name, train, test, entry.classes, entry.vocabulary)
 

@@ -84,11 +84,11 @@ class FileSettings(Section):
     colour: Literal["RGB", "L"] | None = None
     """Reads images with colours (`RGB`) or as shades of grey (`L`), by default as the first image is."""
     resize: Annotated[int, Field(gt=0, le=2048)] | None = None
-    """Scales images to this height and width."""
+    """Scale images to this height and width in pixels, batch by batch; images of files, as they are read."""
     normalise: Scaling = "standard"
-    """What becomes of numbers and pixels. `standard`: (x - mean) / std, per column or per channel. `unit`: scaled to
-    0..1. `none`: as the files have them. Token ids, categories and the data that your own code returns stay as they
-    are."""
+    """How numbers and the values of images are scaled. `standard` scales them to mean 0 and standard deviation 1, per
+    column or per channel, `unit` scales them to 0..1, and `none` keeps them. Token ids, categories and data of your own
+    code stay as they are."""
 
     def rule(self, column: str) -> Rule:
         """What becomes of the missing values of a column."""
@@ -97,7 +97,7 @@ class FileSettings(Section):
         return self.missing.get(column, self.missing.get(OTHERS, "error"))
 
 
-ANYWHERE = {"name", "resize", "normalise"}
+ANYWHERE = {"name", "resize", "normalise", "validation"}
 """Settings that known data sets have, too."""
 SPLIT = {"test", "validation", "statistics"}
 _TABLE = {*FileSettings.model_fields} - {"vocabulary", "colour", "resize"}
