@@ -52,7 +52,9 @@ def test_a_column_that_nobody_has_is_nan():
 
 def test_categories_are_united():
     nothing = np.empty((2, 0))
-    found = combine([summarise(nothing, {"sex": ["f", "m"], "ward": ["a", "a"]}), summarise(nothing, {"sex": ["d", "f"]})])
+    found = combine(
+        [summarise(nothing, {"sex": ["f", "m"], "ward": ["a", "a"]}), summarise(nothing, {"sex": ["d", "f"]})]
+    )
     assert found.categories == {"sex": {"d", "f", "m"}, "ward": {"a"}}
 
 

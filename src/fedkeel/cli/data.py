@@ -28,7 +28,9 @@ def get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None
 def show(
     name: Annotated[str, typer.Argument(help="A data set's name.")],
     given: Given = None,
-    partition: Annotated[str | None, typer.Option(help="iid, dirichlet, shards, classes, column or module:function.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, dirichlet, shards, classes, column or module:function.")
+    ] = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The file (.png) of the heat map, or a folder for it.")] = None,
 ) -> None:
@@ -40,9 +42,11 @@ def show(
 
     kind = [f"partition.kind={partition}"] if partition else []
     experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])
-    what = f"{experiment.dataset.label}-{experiment.partition.kind}.png".replace(":", "_")
+    data = federate(experiment)
+    how = "column" if data.client_names is not None else experiment.partition.kind
+    what = f"{experiment.dataset.label}-{how}.png".replace(":", "_")
     path = Path(what) if out is None else out if out.suffix else out / what
-    counts = federate(experiment).label_counts()
-    title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"
+    counts = data.label_counts()
+    title = f"{experiment.dataset.name}, {how}, seed {experiment.seed}"
     label_heatmap(counts, path, title=title)
-    display.partition(counts, path)
+    display.partition(counts, path, data.client_names)

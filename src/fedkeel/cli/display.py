@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from rich.table import Table
 from fedkeel.cli.console import console
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.statistics import mean_wasserstein
+from fedkeel.errors import label
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import SUMMARY
@@ -145,7 +146,7 @@ def summary(folder: Path, figure: Path) -> None:
     console.print(f"run folder  {folder}\nfigure      {figure}", soft_wrap=True, markup=False)
 
 
-def partition(counts: NDArray[np.int64], figure: Path) -> None:
+def partition(counts: NDArray[np.int64], figure: Path, names: Sequence[str] | None = None) -> None:
     """Sizes of clients, and how far their labels are from the whole."""
     sizes = counts.sum(axis=1)
     held = (counts > 0).sum(axis=1)
@@ -157,7 +158,8 @@ def partition(counts: NDArray[np.int64], figure: Path) -> None:
     console.print(f"{len(sizes)} clients, {int(sizes.sum())} samples, {counts.shape[1]} classes")
     console.print(table)
     for client in range(min(len(sizes), SHOWN)):
-        console.print(f"client {client}: {sizes[client]} samples, {held[client]} classes")
+        called = f"client {client}" if names is None else label(names[client])
+        console.print(f"{called}: {sizes[client]} samples, {held[client]} classes", markup=False)
     if len(sizes) > SHOWN:
         console.print(f"... and {len(sizes) - SHOWN} more")
     console.print(

@@ -9,9 +9,7 @@ from fedkeel.data.partition import Assignment, Partition
 from fedkeel.errors import InputError
 
 
-def deal(
-    partition: Partition, labels: NDArray[np.int64] | None, samples: int, clients: int, seed: int
-) -> Assignment:
+def deal(partition: Partition, labels: NDArray[np.int64] | None, samples: int, clients: int, seed: int) -> Assignment:
     """Deal so many samples to clients; without class labels, only where labels do not matter."""
     if labels is None and partition.kind not in ("iid", "column"):
         raise InputError(

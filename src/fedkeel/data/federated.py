@@ -22,7 +22,7 @@ from fedkeel.data.files.constructors import FromFiles
 from fedkeel.data.given import Arrays, Vocabulary, count_outputs, count_tokens, examples, read_all, same_targets
 from fedkeel.data.holdout import check_share, hold_out, joined, renumbered
 from fedkeel.data.partition import AnyPartition, Assignment, Partition
-from fedkeel.data.statistics import describe_labels, describe_sizes, label_counts
+from fedkeel.data.statistics import MOST_CLIENTS, describe_labels, describe_sizes, label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.data.validity import check, check_alike, check_assignment, class_labels
 from fedkeel.errors import InputError, shown
@@ -332,8 +332,14 @@ class FederatedData(FromFiles):
         """Who holds which training labels, in plain values; whatever the number of clients, it is short."""
         labels = class_labels(self.train)
         if labels is None:
-            return describe_sizes(self.assignment)
-        return describe_labels(labels, self.assignment, self.classes)
+            return describe_sizes(self.assignment) | self._names()
+        return describe_labels(labels, self.assignment, self.classes) | self._names()
+
+    def _names(self) -> dict[str, list[str]]:
+        """What clients, as many as are described, classes and features are called, where they have names."""
+        clients = None if self.client_names is None else self.client_names[:MOST_CLIENTS]
+        named = {"client_names": clients, "class_names": self.class_names, "feature_names": self.feature_names}
+        return {field: [*names] for field, names in named.items() if names is not None}
 
 
 class _Dealt(Section):

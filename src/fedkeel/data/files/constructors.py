@@ -73,9 +73,7 @@ class FromFiles(ABC):
         return cls._deal(hf.gather(parts, settings, settings.name), settings, rest)
 
     @classmethod
-    def from_settings(
-        cls, settings: FileSettings, partition: How = None, clients: int = 10, seed: int = 0
-    ) -> Self:
+    def from_settings(cls, settings: FileSettings, partition: How = None, clients: int = 10, seed: int = 0) -> Self:
         """The data that `dataset` names in an experiment, where that is a file, a folder or `hf:...`."""
         return cls._deal(load(settings), settings, {"partition": partition, "clients": clients, "seed": seed})
 

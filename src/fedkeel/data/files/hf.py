@@ -59,18 +59,26 @@ def tested(test: Any) -> Splits:
 
 
 def partitions(given: Any, split: str) -> Splits:
-    """One client per data set of a list, or per partition of a `FederatedDataset` of flwr-datasets."""
+    """One client per data set of a list, or per partition of a `FederatedDataset` or `Partitioner` of flwr-datasets."""
     if hasattr(given, "load_partition"):
-        partitioner = given.partitioners[split]
-        given.load_partition(0, split)  # only then is it known how many there are
-        names = getattr(partitioner, "partition_id_to_natural_id", None) or {}
-        count = partitioner.num_partitions
-        return [(given.load_partition(i, split), OPEN, str(names.get(i, i))) for i in range(count)]
+        return _loaded(given, split)
     if isinstance(given, Mapping):
         return [(part, OPEN, str(name)) for name, part in given.items()]
     if not isinstance(given, Sequence) or not given:
         raise InputError(f"partitions must be a FederatedDataset or a list of data sets; got {described(given)}")
     return [(part, OPEN, str(number)) for number, part in enumerate(given)]
+
+
+def _loaded(given: Any, split: str) -> Splits:
+    partitioner, where = given, ()
+    if hasattr(given, "partitioners"):
+        if split not in given.partitioners:
+            raise InputError(f"split must be one that is partitioned, {listed(given.partitioners)}; got {split!r}")
+        partitioner, where = given.partitioners[split], (split,)
+    first = given.load_partition(0, *where)  # only then is it known how many there are, and what they are called
+    others = (given.load_partition(number, *where) for number in range(1, partitioner.num_partitions))
+    names = getattr(partitioner, "partition_id_to_natural_id", None) or {}
+    return [(part, OPEN, str(names.get(number, number))) for number, part in enumerate((first, *others))]
 
 
 def gather(parts: Splits, settings: FileSettings, name: str) -> Gathered:
@@ -123,7 +131,9 @@ def _is_wide(feature: Any) -> bool:
 def _present(parts: Splits, name: str, field: str) -> str:
     for part, _, _ in parts:
         if name not in part.column_names:
-            raise InputError(f"dataset.{field}: the data set has no column {name!r}; choose {listed(part.column_names)}")
+            raise InputError(
+                f"dataset.{field}: the data set has no column {name!r}; choose {listed(part.column_names)}"
+            )
     return name
 
 

@@ -15,9 +15,7 @@ Gaps = Mapping[str, NDArray[np.bool_]]
 """By column that lacks values: where."""
 
 
-def complete(
-    gaps: Gaps, needed: Sequence[str], part: NDArray[np.int8], settings: FileSettings
-) -> NDArray[np.int64]:
+def complete(gaps: Gaps, needed: Sequence[str], part: NDArray[np.int8], settings: FileSettings) -> NDArray[np.int64]:
     """The rows that stay; `needed` are targets and clients, which cannot be filled in."""
     refused = [name for name in gaps if settings.rule(name) == "error"]
     if refused:

@@ -21,7 +21,9 @@ Rows = NDArray[np.int64] | NDArray[np.bool_]
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>"})
 """Cells of a CSV file that hold no value, in lower case."""
 _SWITCHES = {"true": 1.0, "false": 0.0}
-_DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+_DATE = re.compile(
+    r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
+)
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 
 

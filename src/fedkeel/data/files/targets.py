@@ -25,7 +25,9 @@ def read(table: Table, settings: FileSettings) -> Targets:
     columns = [table.columns[name] for name in names]
     for name, column in zip(names, columns, strict=True):
         if column.kind in ("date", "other"):
-            raise InputError(f"dataset.target: column {name!r} must hold numbers or names of classes; got {_some(column)}")
+            raise InputError(
+                f"dataset.target: column {name!r} must hold numbers or names of classes; got {_some(column)}"
+            )
     if len(columns) > 1:
         return _several(names, columns, settings)
     (name,), (column,) = names, columns
@@ -42,9 +44,7 @@ def classes_of(words: Sequence[str | None], settings: FileSettings, name: str) -
     occurring = sorted({word for word in words if word is not None}, key=natural)
     known = settings.classes or tuple(occurring)
     if strange := [word for word in occurring if word not in known]:
-        raise InputError(
-            f"dataset.classes must name every class of {name!r}; {listed(strange)} is not among them"
-        )
+        raise InputError(f"dataset.classes must name every class of {name!r}; {listed(strange)} is not among them")
     if len(set(known)) < len(known):
         raise InputError(f"dataset.classes must name each class once; got {shown(list(known))}")
     if len(known) > MOST_CLASSES:
