@@ -2,8 +2,8 @@
 
 `summarise` runs where the rows are; what it returns is all that leaves a client. `combine` runs at the server. Counts,
 means, standard deviations, smallest and largest values and sets of categories take one exchange. A median takes eight
-more (`digit_counts`, `OrderStatistic`): the server asks how many values begin with certain bytes, and so finds the exact order
-statistic. No row leaves a client, but a median, a smallest and a largest value are values of somebody.
+more (`digit_counts`, `OrderStatistic`): the server asks how many values begin with certain bytes, and so finds the
+exact value. No row leaves a client, but a median, a smallest and a largest value are values of somebody.
 """
 
 from __future__ import annotations

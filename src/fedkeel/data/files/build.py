@@ -14,6 +14,7 @@ from fedkeel.data.dealing import deal
 from fedkeel.data.files.clients import grouped
 from fedkeel.data.files.features import Features, Split
 from fedkeel.data.files.settings import FileSettings
+from fedkeel.data.holdout import hold_out, renumbered
 from fedkeel.data.partition import Assignment, Column, Iid, Partition
 from fedkeel.errors import InputError
 
@@ -67,8 +68,6 @@ class Dealt:
 
 def build(rows: Gathered, settings: FileSettings, partition: Partition | None, clients: int, seed: int) -> Dealt:
     """Deal rows out, hold some of each client's out, fit what is to be fitted on the others, and make samples."""
-    from fedkeel.data.holdout import hold_out
-
     kind: Partition = partition or (Iid() if rows.whose is None else Column())
     owner, names = _owners(rows, kind, clients, seed)
     test = _share(rows, TEST, settings.test, DEFAULT_TEST, "dataset.test")
@@ -97,7 +96,6 @@ def _made(
     names: tuple[str, ...] | None,
 ) -> Dealt:
     from fedkeel.data.given import count_outputs, count_tokens, examples
-    from fedkeel.data.holdout import renumbered
 
     def some(which: Rows) -> Examples:
         return examples(x[which], rows.y[which], settings.vocabulary)
@@ -115,13 +113,17 @@ def _made(
         classes=len(rows.classes) if one_each and rows.classes else count_outputs(full),
         vocabulary=count_tokens(full, settings.vocabulary),
         name=rows.name,
-        test_rows=None if held[TEST] is None else renumbered(held[TEST]),
+        test_rows=_renumbered(held[TEST]),
         validation=parts[2] if len(parts[2]) else None,
-        validation_rows=None if held[VALIDATION] is None else renumbered(held[VALIDATION]),
+        validation_rows=_renumbered(held[VALIDATION]),
         client_names=names,
         class_names=rows.classes,
         feature_names=features,
     )
+
+
+def _renumbered(rows: Assignment | None) -> Assignment | None:
+    return None if rows is None else renumbered(rows)
 
 
 def _owners(rows: Gathered, kind: Partition, clients: int, seed: int) -> tuple[Rows, tuple[str, ...]]:

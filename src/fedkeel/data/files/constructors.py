@@ -96,7 +96,7 @@ class FromFiles(ABC):
 
 def _settings(**how: Any) -> tuple[FileSettings, dict[str, Any]]:
     """The settings of the files, and how their rows are dealt out."""
-    rest = {key: how.pop(key) for key in ("partition", "clients", "seed") if key in how}
+    rest: dict[str, Any] = {key: how.pop(key) for key in ("partition", "clients", "seed") if key in how}
     clients = rest.get("clients", 10)
     if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
         raise InputError(f"clients must be a whole number of at least 1; got {described(clients)}")

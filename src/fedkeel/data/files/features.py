@@ -93,6 +93,7 @@ class Columns:
         return len(self.numbers)
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
+        """These rows alone."""
         words = {name: values[rows] for name, values in self.words.items()}
         return Columns(self.order, self.numbers[rows], self.numeric, self.switches, words)
 
@@ -103,6 +104,7 @@ class Columns:
         return {name: gaps[name] for name in self.order if gaps[name].any()}
 
     def encode(self, split: Split, settings: FileSettings) -> tuple[NDArray[Any], tuple[str, ...]]:
+        """Gaps are filled in, numbers scaled, categories spread over columns; columns keep their order."""
         fitted = _fit(self, split, settings)
         gaps = np.isnan(self.numbers)
         numbers = np.where(gaps, fitted.fill[fitted.which(split)], self.numbers) if gaps.any() else self.numbers
@@ -134,9 +136,11 @@ class Array:
         return len(self.x)
 
     def take(self, rows: NDArray[np.int64]) -> Array:
+        """These rows alone."""
         return Array(self.x[rows])
 
     def encode(self, split: Split, settings: FileSettings) -> tuple[NDArray[Any], None]:
+        """Scaled, unless they are token ids; they have no names."""
         if settings.vocabulary is not None:
             return self.x, None
         scaled = self.x.astype(np.float32)
@@ -232,8 +236,8 @@ def _check_fill(columns: Columns, fill: Floats, split: Split, settings: FileSett
             rule = settings.rule(name)
             hint = "dataset.statistics=federated, or " if len(fill) > 1 else ""
             raise InputError(
-                f"dataset.missing: {rule} of column {name!r} cannot be computed, as {whose} a single value of it in its "
-                f"training rows; use {hint}dataset.missing=constant, or name the column in dataset.ignore"
+                f"dataset.missing: {rule} of column {name!r} cannot be computed, as {whose} a single value of it in "
+                f"its training rows; use {hint}dataset.missing=constant, or name the column in dataset.ignore"
             )
 
 

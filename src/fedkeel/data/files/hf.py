@@ -14,7 +14,8 @@ from fedkeel.data.files.build import OPEN, TEST, VALIDATION, Gathered
 from fedkeel.data.files.features import Array
 from fedkeel.data.files.settings import FileSettings
 from fedkeel.data.files.table import Column, Table, column_of, listed
-from fedkeel.data.files.targets import Targets, read as read_targets
+from fedkeel.data.files.targets import Targets
+from fedkeel.data.files.targets import read as read_targets
 from fedkeel.errors import InputError, described, label, words
 
 _SPLITS = {"train": OPEN, "test": TEST, "validation": VALIDATION, "valid": VALIDATION, "val": VALIDATION}
@@ -70,11 +71,11 @@ def partitions(given: Any, split: str) -> Splits:
 
 
 def _loaded(given: Any, split: str) -> Splits:
-    partitioner, where = given, ()
+    partitioner, where = given, list[str]()
     if hasattr(given, "partitioners"):
         if split not in given.partitioners:
             raise InputError(f"split must be one that is partitioned, {listed(given.partitioners)}; got {split!r}")
-        partitioner, where = given.partitioners[split], (split,)
+        partitioner, where = given.partitioners[split], [split]
     first = given.load_partition(0, *where)  # only then is it known how many there are, and what they are called
     others = (given.load_partition(number, *where) for number in range(1, partitioner.num_partitions))
     names = getattr(partitioner, "partition_id_to_natural_id", None) or {}

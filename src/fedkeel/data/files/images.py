@@ -19,7 +19,9 @@ from fedkeel.errors import InputError, label, words
 FOLDER = "folder"
 """As `dataset.client`: every folder below the root is a client's."""
 _PARTS = {"train": OPEN, "test": TEST, "validation": VALIDATION, "val": VALIDATION}
-Image = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
+BILINEAR = 2
+"""Pillow's `Resampling.BILINEAR`, without an import of Pillow."""
 
 
 def read(root: Path, settings: FileSettings, name: str) -> Gathered:
@@ -47,13 +49,11 @@ def read(root: Path, settings: FileSettings, name: str) -> Gathered:
     return Gathered(Array(x), labels, np.array(part, np.int8), whose, classes, name)
 
 
-def pixels(image: Any, colour: str, size: int | None) -> Image:
+def pixels(image: Any, colour: str, size: int | None) -> Pixels:
     """One Pillow image as [channels, height, width]."""
     shown_as = image.convert(colour)
     if size is not None and shown_as.size != (size, size):
-        from PIL import Image as pillow
-
-        shown_as = shown_as.resize((size, size), pillow.Resampling.BILINEAR)
+        shown_as = shown_as.resize((size, size), BILINEAR)
     found = np.asarray(shown_as, np.uint8)
     return found[None] if found.ndim == 2 else found.transpose(2, 0, 1)
 
@@ -63,7 +63,7 @@ def colour_of(image: Any, settings: FileSettings) -> str:
     return settings.colour or ("L" if image.mode in ("1", "L", "I", "I;16", "F", "LA") else "RGB")
 
 
-def same_size(images: Sequence[Image], names: Sequence[str]) -> None:
+def same_size(images: Sequence[Pixels], names: Sequence[str]) -> None:
     """Refuse images of different sizes."""
     first = images[0].shape[1:]
     for image, name in zip(images, names, strict=True):
@@ -74,14 +74,14 @@ def same_size(images: Sequence[Image], names: Sequence[str]) -> None:
             )
 
 
-def _read_all(paths: Sequence[Path], settings: FileSettings) -> list[Image]:
-    from PIL import Image as pillow
+def _read_all(paths: Sequence[Path], settings: FileSettings) -> list[Pixels]:
+    from PIL import Image
 
-    found: list[Image] = []
-    colour = settings.colour
+    found: list[Pixels] = []
+    colour: str | None = settings.colour
     for path in paths:
         try:
-            with pillow.open(path) as image:
+            with Image.open(path) as image:
                 colour = colour or colour_of(image, settings)
                 found.append(pixels(image, colour, settings.resize))
         except Exception as error:  # a damaged image can fail in any way

@@ -33,7 +33,7 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 def _as_test(given: Any) -> Any:
-    if given is None or isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < 1:
+    if given is None or (isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < 1):
         return given
     if isinstance(given, str) and given not in ("", "true", "false"):
         try:
