@@ -19,6 +19,7 @@ SHORTHAND = {
     "partition": "kind",
     "executor": "kind",
     "wire": "kind",
+    "loss": "name",
 }
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 LISTS = {"wire"}

@@ -35,6 +35,8 @@ class ClientRule(Section):
     """Which weights come back."""
     features: ClassVar[Literal["unused", "used", "logits"]] = "unused"
     """Whether it looks at what the head is given; with `logits`, the model must end with its head."""
+    needs_classes: ClassVar[str | None] = None
+    """Why the method can only learn to tell classes apart, if that is so."""
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
     watches_epochs: ClassVar[bool] = False

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedkeel import models, streams
@@ -21,15 +20,15 @@ from fedkeel.config.usercode import GIVEN
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
-from fedkeel.data.files import kinds
-from fedkeel.data.partition import Column, Iid, Partition
 from fedkeel.data.settings import DatasetSettings
-from fedkeel.errors import InputError, label, shown
+from fedkeel.errors import InputError, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import memory
+from fedkeel.runner import files, memory
+from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
+from fedkeel.task.task import Task, reduction_of
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
@@ -48,10 +47,11 @@ def prepare(
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
     experiment, data = _data(experiment, data)
+    data = fitted(data, experiment.task, experiment.loss.class_weights)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     experiment, module = _model(experiment, data, model)
     with threads(experiment.threads):
-        _check_model(module, data, experiment.local.batch_size)
+        experiment = _check_model(experiment, module, data)
         _check_method(experiment, module, data)
     return experiment, data, module
 
@@ -64,8 +64,8 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {shown(settings.name)} was given in Python; "
             "accepted: hand it to run(data=...) or resume(data=...)"
         )
-    if kinds.kind(settings.name):
-        return _from_file(experiment)
+    if files.kind(settings.name):
+        return _transformed(*files.load(experiment))
     if ":" in settings.name:
         loaded = usercode.call(settings.name, "dataset.name", {})
     else:
@@ -86,21 +86,8 @@ def federate(experiment: Experiment) -> FederatedData:
         train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
         test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
     )
-    data = FederatedData.from_dataset(
-        limited, experiment.partition, experiment.clients, experiment.seed, settings.validation or 0.0
-    )
-    return _transformed(data, settings)
-
-
-def _from_file(experiment: Experiment) -> FederatedData:
-    """Data from a file: its clients are those that it names, unless a partition is asked for."""
-    partition = experiment.partition if "partition" in experiment.model_fields_set else None
-    clients, settings = experiment.clients, experiment.dataset
-    data = FederatedData.from_settings(settings, partition, clients, experiment.seed)
-    if len(data) != clients and "clients" in experiment.model_fields_set:
-        raise InputError(f"clients must be {len(data)}, as many as {label(settings.name)} has; got {clients}")
-    if data.train.x.dim() == 4 and data.shape[1:] == (settings.resize, settings.resize):
-        settings = settings.model_copy(update={"resize": None})  # they were scaled as they were read
+    share = settings.validation or 0.0
+    data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed, share)
     return _transformed(data, settings)
 
 
@@ -121,7 +108,7 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     """Data that comes with its clients: refuse settings that would have to deal it out again."""
     settings = experiment.dataset
     asked = {
-        "partition.kind": _deals_anew(experiment.partition, data) and experiment.partition.kind,
+        "partition.kind": files.deals_anew(experiment.partition, data) and experiment.partition.kind,
         "dataset.train_limit": settings.train_limit,
         "dataset.test_limit": settings.test_limit,
     }
@@ -137,11 +124,6 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     return _transformed(data, settings)
 
 
-def _deals_anew(partition: Partition, data: FederatedData) -> bool:
-    named = isinstance(partition, Column) and data.client_names is not None
-    return partition != Iid() and not named
-
-
 def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedData:
     augment = data.augment or settings.augment == "crop-flip"
     return replace(data, augment=augment, resize=settings.resize or data.resize)
@@ -149,7 +131,7 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
-        if ":" not in experiment.dataset.name and not kinds.kind(experiment.dataset.name):
+        if ":" not in experiment.dataset.name and not files.kind(experiment.dataset.name):
             experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
@@ -157,14 +139,8 @@ def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experime
         datasets.check_scaling(GIVEN + data.name, experiment.dataset.normalise)
         settings = experiment.dataset.model_dump(exclude_unset=True)
         experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
-    if kinds.kind(experiment.dataset.name) and data.client_names is not None:
-        experiment = experiment.replace(partition=_column(experiment.partition))
+    experiment = files.recorded(experiment, data)
     return experiment.replace(clients=len(data)), data
-
-
-def _column(partition: Partition) -> Partition:
-    """How the clients came about, for the record: the experiment that is written down is read as it was meant."""
-    return partition if isinstance(partition, Column) else Column()
 
 
 def _limit(examples: Examples, limit: int | None, seed: int, which: str) -> Examples:
@@ -188,7 +164,7 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         with torch.random.fork_rng(devices=[]):
             _check_memory(experiment, data)
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
-            module = _build(settings.name, settings.options, data)
+            module = _build(settings.name, settings.options, _inputs(experiment, data))
     if any(
         isinstance(each, UninitializedParameter | UninitializedBuffer)
         for each in (*module.parameters(), *module.buffers())
@@ -202,9 +178,18 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         ) from error
 
 
-def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
+def _inputs(experiment: Experiment, data: FederatedData) -> models.Inputs:
+    if experiment.task == "sequence" and ":" not in experiment.model.name:
+        raise InputError(
+            f"model.name: {experiment.model.name} gives one output per sample, but task=sequence needs one per token; "
+            "give a model of your own, model=module:function"
+        )
+    return models.Inputs(data.shape, experiment.objective.outputs(data.classes), data.vocabulary)
+
+
+def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Module:
     if ":" not in name:
-        return models.build(name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+        return models.build(name, inputs, **options)
     module = usercode.call(name, "model.name", options)
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
@@ -220,7 +205,7 @@ def _check_memory(experiment: Experiment, data: FederatedData) -> None:
         batch * prod(data.shape) * itemsize,
         "smaller batches, or a smaller dataset.resize",
     )
-    if ":" not in settings.name and (size := _size(settings, data)):
+    if ":" not in settings.name and (size := _size(settings, _inputs(experiment, data))):
         memory.check(
             f"model: {settings.name} for samples of shape {data.shape} has {size:,} parameters",
             COPIES * size * itemsize,
@@ -228,17 +213,17 @@ def _check_memory(experiment: Experiment, data: FederatedData) -> None:
         )
 
 
-def _size(settings: ModelSettings, data: FederatedData) -> int:
+def _size(settings: ModelSettings, inputs: models.Inputs) -> int:
     """Parameters of a model of the zoo, found without its memory; 0 where they cannot be too many."""
     options = {**settings.options, "projection": None}
     width = settings.options["projection"]
-    large = prod(data.shape) > LARGE_SAMPLE or any(isinstance(v, int) and v > LARGE_OPTION for v in options.values())
+    large = prod(inputs.shape) > LARGE_SAMPLE or any(isinstance(v, int) and v > LARGE_OPTION for v in options.values())
     if not large and width is None:
         return 0
     with torch.device("meta") if large else nullcontext():  # the first convolution on meta takes PyTorch seconds
-        model = models.build(settings.name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+        model = models.build(settings.name, inputs, **options)
     features = model.head.in_features
-    between = 0 if width is None else (features + 1) * (features + width) + (width - features) * data.classes
+    between = 0 if width is None else (features + 1) * (features + width) + (width - features) * inputs.classes
     return between + sum(p.numel() for p in model.parameters())
 
 
@@ -249,20 +234,42 @@ def _copied(module: nn.Module) -> nn.Module:
         raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
 
 
-def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
-    """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
-    smallest = batch_sizes(data, batch_size)[0]
+def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData) -> Experiment:
+    """A training step with the smallest batch that will occur, and a test of two samples, on a copy.
+
+    Returns the experiment with what was left open about the user's own loss.
+    """
+    smallest = batch_sizes(data, experiment.local.batch_size)[0]
     trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):
-        loss = _try(trial.train(), data.train_batch(torch.arange(smallest)), "training", data.classes)
+        x, y = data.train_batch(torch.arange(smallest))
+        outputs = _try(trial.train(), x, y, "training", experiment.objective, data.classes)
+        experiment = _with_reduction(experiment, trial, data)
+        task = experiment.objective
         try:
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            gradients = torch.autograd.grad(task.loss.mean(outputs, y), parameters, allow_unused=True)
         except RuntimeError as error:
-            raise InputError(f"model: its output has no gradient ({usercode.said(error)})") from error
+            raise InputError(
+                f"model: its output, or the loss of it, has no gradient ({usercode.said(error)}); use operations that "
+                "PyTorch can differentiate"
+            ) from error
         if any(each is not None and each.is_sparse for each in gradients):
-            raise InputError("model: it has sparse gradients; accepted: dense ones (sparse=False)")
-        _try(trial.eval(), data.test_batch(slice(0, 2)), "test", data.classes)
+            raise InputError("model: it has sparse gradients; make them dense (sparse=False)")
+        x, y = data.test_batch(slice(0, 2))
+        outputs = _try(trial.eval(), x, y, "test", task, data.classes).detach()
+    task.measure(outputs, y)
+    return experiment
+
+
+def _with_reduction(experiment: Experiment, trial: nn.Module, data: FederatedData) -> Experiment:
+    """What the user's own loss returns, tried on a few samples."""
+    if not usercode.is_own(experiment.loss.name) or experiment.loss.reduction != "auto":
+        return experiment
+    x, y = data.train_batch(torch.arange(min(4, len(data.train))))
+    with torch.no_grad():
+        found = reduction_of(experiment.objective, copy.deepcopy(trial).eval()(x), y)
+    return experiment.replace(loss=experiment.loss.model_copy(update={"reduction": found}))
 
 
 def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData) -> None:
@@ -274,6 +281,11 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
     if reason is not None:
         raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+    if rule.needs_classes and experiment.task != "classification":
+        raise InputError(
+            f"algorithm: {experiment.algorithm.label} needs task=classification, as {rule.needs_classes}; choose "
+            f"another method for task={experiment.task}"
+        )
     if not layout.mask(experiment.finetune.part).any():
         raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
     if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
@@ -283,20 +295,17 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         )
 
 
-def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: int) -> Tensor:
-    x, y = batch
+def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classes: int) -> Tensor:
     try:
-        logits = module(x)
+        outputs = module(x)
     except (Exception, SystemExit) as error:
+        where = usercode.place(error)
         raise InputError(
-            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)})"
+            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)}"
+            f"{f', {where}' if where else ''}); build it for samples of shape {list(x.shape[1:])}"
         ) from error
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = f"a {type(logits).__name__}" if not isinstance(logits, Tensor) else str(logits.dtype)
-        raise InputError(f"model: its output on a {which} batch is {kind}; accepted: a floating-point tensor")
-    if logits.dim() != 2 or len(logits) != len(x) or logits.shape[1] < classes:
-        raise InputError(
-            f"model: its output for {len(x)} {which} samples has shape {list(logits.shape)}; "
-            f"accepted: [{len(x)}, {classes}], as the labels run from 0 to {classes - 1}"
-        )
-    return cross_entropy(logits, y)
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        kind = f"a {type(outputs).__name__}" if not isinstance(outputs, Tensor) else str(outputs.dtype)
+        raise InputError(f"model: its output on a {which} batch must be a floating-point tensor; got {kind}")
+    task.check_outputs(outputs, y, classes, which)
+    return outputs

@@ -78,7 +78,8 @@ class FileSettings(Section):
     test: Annotated[float | str | None, BeforeValidator(_as_test)] = None
     """The share of its rows that each client holds out for a test, by default 0.2, or a file of test rows."""
     validation: Part | None = None
-    """The share of its rows that each client holds out for validation."""
+    """The share of its own rows that each client holds out for validation. Targets, early stopping, the best model and
+    sweeps then look at these rows, not at the test set."""
     vocabulary: Annotated[int, Field(gt=0)] | Literal["auto"] | None = None
     """Says that the samples are token ids, and how many of them there are; `auto` counts them."""
     colour: Literal["RGB", "L"] | None = None

@@ -85,6 +85,8 @@ def failure(error: Exception) -> str:
 
 def cannot_stack(workshop: Workshop) -> str | None:
     """Why the clients' models cannot be trained at once, if there is a reason to see beforehand."""
+    if not workshop.task.loss.by_sample:
+        return "the loss is one number for a whole mini-batch"
     if any(True for _ in workshop.module.buffers()):
         return "the model has buffers, such as batch-norm statistics"
     if _is_random(workshop.module, workshop.data):
@@ -100,7 +102,8 @@ def _some(sizes: Sequence[int]) -> list[int]:
 def _dealt(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
     """The same samples, dealt to clients of these sizes; they may share samples."""
     places = np.concatenate([np.arange(size) for size in sizes]) % len(data.train.y)
-    return replace(data, assignment=Assignment(places, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)))
+    dealt = Assignment(places, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    return replace(data, assignment=dealt, test_rows=None, validation_rows=None, client_names=None)
 
 
 def _is_random(module: nn.Module, data: FederatedData) -> bool:

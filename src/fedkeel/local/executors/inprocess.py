@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkeel.data.federated import Held
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Score
@@ -51,8 +52,11 @@ class InProcess:
             return {name: tensor.new_empty(rows, *tensor.shape) for name, tensor in like.items()}
         return self.lender.lend({name: ((rows, *tensor.shape), tensor.dtype) for name, tensor in like.items()})[1]
 
-    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        return self.evaluator.score(w, buffers, samples)
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None, on: Held = "test") -> Score:
+        return self.evaluator.score(w, buffers, samples, on)
+
+    def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
+        return self.evaluator.predict(w, buffers, on)
 
     def close(self) -> None:
         self.lender.close()
