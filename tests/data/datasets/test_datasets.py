@@ -186,7 +186,7 @@ def test_a_wrong_number_of_examples_is_refused(cache, shrink):
     for prefix in ("train", "t10k"):
         write(cache / "fashion-mnist" / f"{prefix}-images-idx3-ubyte", idx(np.zeros((2, 28, 28), np.uint8)))
         write(cache / "fashion-mnist" / f"{prefix}-labels-idx1-ubyte", idx(np.zeros(2, np.uint8)))
-    with pytest.raises(InputError, match=r"expected 3 training and 3 test examples, found 2 and 2"):
+    with pytest.raises(InputError, match=r"must hold 3 training and 3 test examples; got 2 and 2"):
         datasets.load("fmnist")
 
 
@@ -229,7 +229,7 @@ def test_images_are_scaled_as_asked_for(scaling, formula):
 @pytest.mark.parametrize("scaling", ["unit", "none"])
 def test_token_ids_are_not_scaled(cache, scaling):
     with pytest.raises(
-        InputError, match=rf"dataset\.normalise: {scaling} is not accepted, imdb has token ids; accepted"
+        InputError, match=rf"dataset\.normalise={scaling} needs images or a file, but imdb has token ids; remove it"
     ):
         datasets.load("imdb", scaling=scaling)
     assert list(cache.iterdir()) == []
