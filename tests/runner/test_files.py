@@ -63,7 +63,7 @@ def test_known_data_has_no_column():
 
 
 def test_given_data_with_names_may_say_column(table):
-    data = fedkeel.FederatedData.from_csv("patients.csv", target="outcome", client="hospital", missing="drop")
+    data = fedkeel.FederatedData.from_csv(table.pop("name"), **table)
     _, found, _ = prepare(Experiment(model="linear", partition="column"), data)
     assert found.client_names == data.client_names
 

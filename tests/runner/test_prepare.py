@@ -53,7 +53,7 @@ def test_resizing_and_augmentation_apply_to_given_data() -> None:
 
 
 def test_given_data_is_not_scaled() -> None:
-    with pytest.raises(InputError, match=r"dataset\.normalise=unit needs images or a file, but this data is handed over ready"):
+    with pytest.raises(InputError, match=r"dataset\.normalise=unit needs .*, but this data is handed over ready"):
         run(Experiment(rounds=1, model="linear", dataset={"normalise": "unit"}), data=IMAGES)
 
 
