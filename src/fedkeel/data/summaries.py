@@ -98,14 +98,11 @@ def digit_counts(numbers: Floats, prefixes: Keys, exchange: int) -> Counts:
 
     Values are ordered by `_keys`; `prefixes` [columns] hold the first `exchange` bytes of the value that is looked for.
     """
-    counts = np.zeros((numbers.shape[1], 256), np.int64)
-    shift = np.uint64(8 * (EXCHANGES - 1 - exchange))
-    for column, prefix in enumerate(prefixes):
-        values = numbers[:, column]
-        heads = _keys(values[~np.isnan(values)]) >> shift
-        digits = heads[heads >> np.uint64(8) == prefix] & np.uint64(255)
-        counts[column] = np.bincount(digits.astype(np.int64), minlength=256)
-    return counts
+    columns = numbers.shape[1]
+    heads = _keys(numbers) >> np.uint64(8 * (EXCHANGES - 1 - exchange))
+    asked = (heads >> np.uint64(8) == prefixes) & ~np.isnan(numbers)
+    digits = (heads & np.uint64(255)).astype(np.int64) + 256 * np.arange(columns)
+    return np.bincount(digits[asked], minlength=256 * columns).reshape(columns, 256)
 
 
 class OrderStatistic:

@@ -456,6 +456,7 @@ def test_text_that_is_not_utf8_is_told(tmp_path):
         ({"target": "outcome", "missing": {"x": "mean"}}, "dataset.missing: table has no column 'x'"),
         ({"target": "outcome", "features": ["outcome"]}, "column 'outcome' is named as target, client and feature"),
         ({"target": "outcome", "test": 1.5}, "dataset.test must be a share between 0 and 1, or a file; got 1.5"),
+        ({**HOW, "clients": 7}, "clients must be 3, as many as the data names; got 7"),
         ({"target": "outcome", "clients": 0}, "clients must be a whole number of at least 1; got 0"),
     ],
 )

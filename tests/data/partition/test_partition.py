@@ -61,7 +61,7 @@ def is_possible(partition: Partition, labels: np.ndarray, clients: int) -> bool:
 def test_every_sample_has_one_client_or_the_setting_is_refused(partition, labels, clients, seed):
     before = labels.copy()
     if not is_possible(partition, labels, clients):
-        with pytest.raises(InputError, match="must be|cannot be met"):
+        with pytest.raises(InputError, match=r"must be|cannot be met"):
             partition.assign(labels, clients, seed)
         return
     assignment = partition.assign(labels, clients, seed)

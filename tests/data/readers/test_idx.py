@@ -60,7 +60,7 @@ def test_images_and_labels_must_be_as_many(tmp_path):
 
 
 def test_an_absent_file_is_named(tmp_path):
-    with pytest.raises(InputError, match="train-images-idx3-ubyte was not found, .*; put it there"):
+    with pytest.raises(InputError, match=r"train-images-idx3-ubyte was not found, .*; put it there"):
         idx.read_split(tmp_path, "train", classes=10)
 
 

@@ -80,9 +80,7 @@ def build(rows: Gathered, settings: FileSettings, partition: Partition | None, c
         if given.any():
             held[which] = None if (owner[given] < 0).any() else _by_owner(owner, given, len(names))
     _check_owned(rows, owner, settings)
-    trained = np.zeros(len(owner), bool)
-    trained[split.train.indices] = True
-    x, features = rows.features.encode(Split(owner, trained, names), settings)
+    x, features = rows.features.encode(Split(owner, split.train, names), settings)
     return _made(rows, x, features, split.train, held, settings, names if isinstance(kind, Column) else None)
 
 

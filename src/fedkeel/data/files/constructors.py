@@ -20,6 +20,9 @@ Paths = str | Path | Sequence[str | Path]
 How = Partition | str | dict[str, Any] | None
 
 
+DEFAULT_CLIENTS = 10
+
+
 class _Dealing(Section):
     partition: AnyPartition
 
@@ -73,9 +76,11 @@ class FromFiles(ABC):
         return cls._deal(hf.gather(parts, settings, settings.name), settings, rest)
 
     @classmethod
-    def from_settings(cls, settings: FileSettings, partition: How = None, clients: int = 10, seed: int = 0) -> Self:
+    def from_settings(
+        cls, settings: FileSettings, partition: How = None, clients: int = DEFAULT_CLIENTS, seed: int = 0
+    ) -> Self:
         """The data that `dataset` names in an experiment, where that is a file, a folder or `hf:...`."""
-        return cls._deal(load(settings), settings, {"partition": partition, "clients": clients, "seed": seed})
+        return cls._of_dealt(build(load(settings), settings, _partition(partition), clients, seed))
 
     @classmethod
     def _from_tables(cls, path: Paths, endings: tuple[str, ...], **how: Any) -> Self:
@@ -89,15 +94,21 @@ class FromFiles(ABC):
 
     @classmethod
     def _deal(cls, rows: Gathered, settings: FileSettings, how: dict[str, Any]) -> Self:
-        given = how.get("partition")
-        partition = None if given is None else make(_Dealing, {"partition": given}).partition
-        return cls._of_dealt(build(rows, settings, partition, how.get("clients", 10), how.get("seed", 0)))
+        partition, asked = _partition(how.get("partition")), how.get("clients")
+        dealt = build(rows, settings, partition, asked or DEFAULT_CLIENTS, how.get("seed", 0))
+        if asked is not None and asked != len(dealt.assignment):
+            raise InputError(f"clients must be {len(dealt.assignment)}, as many as the data names; got {asked}")
+        return cls._of_dealt(dealt)
 
 
 def _settings(**how: Any) -> tuple[FileSettings, dict[str, Any]]:
     """The settings of the files, and how their rows are dealt out."""
     rest: dict[str, Any] = {key: how.pop(key) for key in ("partition", "clients", "seed") if key in how}
-    clients = rest.get("clients", 10)
+    clients = rest.get("clients", DEFAULT_CLIENTS)
     if not isinstance(clients, int) or isinstance(clients, bool) or clients < 1:
         raise InputError(f"clients must be a whole number of at least 1; got {described(clients)}")
     return make(FileSettings, how), rest
+
+
+def _partition(given: How) -> Partition | None:
+    return None if given is None else make(_Dealing, {"partition": given}).partition

@@ -68,7 +68,9 @@ def _check_names(names: list[str], where: str) -> None:
         raise InputError(f"{where} is empty; write the names of its columns in the first line")
     for name in names:
         if not name:
-            raise InputError(f"{where}: column {names.index(name) + 1} has no name; name it in the first line")
+            raise InputError(
+                f"{where}: column {names.index(name) + 1} has no name; name it in the first line, or remove the column"
+            )
         if names.count(name) > 1:
             raise InputError(f"{where}: {names.count(name)} columns have the name {shown(name)}; rename one of them")
     if all(_is_number(name) for name in names):

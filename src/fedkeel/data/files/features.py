@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedkeel.data.files.settings import FileSettings
 from fedkeel.data.files.table import Table, refusal
+from fedkeel.data.partition import Assignment
 from fedkeel.data.summaries import Floats, Summary, combine, medians, summarise
 from fedkeel.errors import InputError
 
@@ -31,13 +32,10 @@ class Split:
     """Whose each row is, and which rows are for training."""
 
     owner: Owner
-    train: NDArray[np.bool_]
+    train: Assignment
+    """The training rows of each client."""
     names: Sequence[str]
     """What the clients are called, in messages."""
-
-    def of(self, client: int) -> NDArray[np.int64]:
-        """The training rows of a client."""
-        return np.flatnonzero((self.owner == client) & self.train)
 
 
 class Features(Protocol):
@@ -107,9 +105,9 @@ class Columns:
         """Gaps are filled in, numbers scaled, categories spread over columns; columns keep their order."""
         fitted = _fit(self, split, settings)
         gaps = np.isnan(self.numbers)
-        numbers = np.where(gaps, fitted.fill[fitted.which(split)], self.numbers) if gaps.any() else self.numbers
+        numbers = np.where(gaps, _lines(fitted.fill, split), self.numbers) if gaps.any() else self.numbers
         if settings.normalise != "none":
-            numbers = (numbers - fitted.centre[fitted.which(split)]) / fitted.spread[fitted.which(split)]
+            numbers = (numbers - _lines(fitted.centre, split)) / _lines(fitted.spread, split)
         parts: list[NDArray[Any]] = []
         names: list[str] = []
         for name in self.order:
@@ -150,7 +148,7 @@ class Array:
             return scaled, None
         if settings.normalise == "unit" and self.x.dtype == np.uint8:
             return scaled / np.float32(255), None
-        told = [combine([*self._summaries(split.of(client))]) for client in range(len(split.names))]
+        told = [combine([*self._summaries(split.train[client])]) for client in range(len(split.names))]
         for which, (centre, spread) in _scales(told, split, settings.normalise, settings.statistics):
             shape = (1, -1, 1, 1) if self.x.ndim == 4 else (1,) * self.x.ndim
             scaled[which] = (scaled[which] - centre.reshape(shape)) / spread.reshape(shape)
@@ -190,13 +188,14 @@ class _Fitted:
     categories: Mapping[str, Sequence[str]]
     indicated: NDArray[np.bool_]
 
-    def which(self, split: Split) -> NDArray[np.int64]:
-        """The line of each row."""
-        return split.owner if len(self.fill) > 1 else np.zeros(len(split.owner), np.int64)
+
+def _lines(told: Floats, split: Split) -> Floats:
+    """What each row is told: [rows, columns], or [1, columns] where it is the same for all."""
+    return told if len(told) == 1 else told[split.owner]
 
 
 def _fit(columns: Columns, split: Split, settings: FileSettings) -> _Fitted:
-    rows = [split.of(client) for client in range(len(split.names))]
+    rows = [split.train[client] for client in range(len(split.names))]
     told = [
         summarise(columns.numbers[own], {name: words[own].tolist() for name, words in columns.words.items()})
         for own in rows
@@ -228,13 +227,14 @@ def _fill(columns: Columns, summary: Summary, held: Sequence[Floats], settings: 
 
 def _check_fill(columns: Columns, fill: Floats, split: Split, settings: FileSettings) -> None:
     """Refuse a column that has gaps but nothing to fill them with."""
-    lines = np.zeros(len(split.owner), np.int64) if len(fill) == 1 else split.owner
+    common = len(fill) == 1
     for place, name in enumerate(columns.numeric):
-        open_ = np.isnan(columns.numbers[:, place]) & np.isnan(fill[lines, place])
+        open_ = np.isnan(columns.numbers[:, place]) & np.isnan(_lines(fill, split)[:, place])
+        open_ &= common | (split.owner >= 0)
         if open_.any():
-            whose = "no client has" if len(fill) == 1 else f"client {split.names[lines[open_.argmax()]]!r} has not"
+            whose = "no client has" if common else f"client {split.names[split.owner[open_.argmax()]]!r} has not"
             rule = settings.rule(name)
-            hint = "dataset.statistics=federated, or " if len(fill) > 1 else ""
+            hint = "" if common else "dataset.statistics=federated, or "
             raise InputError(
                 f"dataset.missing: {rule} of column {name!r} cannot be computed, as {whose} a single value of it in "
                 f"its training rows; use {hint}dataset.missing=constant, or name the column in dataset.ignore"
