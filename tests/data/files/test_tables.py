@@ -440,6 +440,15 @@ def test_damaged_files_are_told(tmp_path: Path, text: str, told: str):
     assert told in str(caught.value)
 
 
+def test_missing_values_may_be_numbers_and_cells_may_have_spaces(tmp_path):
+    (tmp_path / "a.csv").write_text("who, a,y\n 007 , 1,0\n 007,-99,1\n 007, 3 ,0\n7,4,1\n7,6,0\n")
+    how = {"target": "y", "client": "who", "normalise": "none", "test": 0.5}
+    data = FederatedData.from_csv(tmp_path / "a.csv", **how, missing="drop", missing_values=[-99])
+    assert data.client_names == ("007", "7")
+    assert everything(data, "a").tolist() == [1, 3, 4, 6]
+    assert -99 in everything(FederatedData.from_csv(tmp_path / "a.csv", **how), "a")
+
+
 def test_text_that_is_not_utf8_is_told(tmp_path):
     (tmp_path / "a.csv").write_bytes("größe,y\n1,2\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"must be UTF-8 text"):
@@ -473,6 +482,7 @@ def test_wrong_settings_are_told(how, told):
         ({"a": [1, 2], "y": [1]}, "table must have columns of one length; got a 2, y 1"),
         ({"a": [], "y": []}, "table has no rows"),
         ({"a": [[1], [2]], "y": [0, 1]}, "column 'a' holds values such as [1]; name it in dataset.ignore"),
+        ({"a": [[1, 2], [3, 4]], "y": [0, 1]}, "column 'a' holds values such as [1, 2]"),
         ({"a": [float("inf"), 1.0], "y": [0, 1]}, "column 'a' holds infinite numbers"),
     ],
 )

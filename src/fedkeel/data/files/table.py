@@ -55,7 +55,7 @@ class Column:
         """Every value as it was written: '007' stays that."""
         if self.raw.dtype.kind == "f":
             return [None if v != v else _plain(v) for v in self.raw.tolist()]
-        return [None if value is None else str(value) for value in self.raw.tolist()]
+        return [None if value is None else str(value).strip() for value in self.raw.tolist()]
 
     def take(self, rows: Rows) -> Column:
         """These rows alone."""
@@ -92,14 +92,16 @@ def listed(names: Iterable[str], most: int = 10) -> str:
 
 def parse(name: str, cells: Sequence[str], missing: frozenset[str]) -> Column:
     """A column of a CSV file: numbers if all of its values are, switches if all are true or false, else words."""
+    if not missing and (numbers := _all_numbers(cells)) is not None:
+        raw = _objects(cells)
+        raw[np.isnan(numbers)] = None
+        return _checked(name, Column("number", raw, numbers))
     words = [cell.strip() for cell in cells]
     raw = np.array([None if word.lower() in MISSING or word in missing else word for word in words], object)
     present = [word for word in raw if word is not None]
     numbers = _numbers(raw)
     if numbers is not None:
-        if np.isinf(numbers).any():
-            raise InputError(f"data: column {name!r} holds infinite numbers; write finite numbers or leave cells empty")
-        return Column("number", raw, numbers)
+        return _checked(name, Column("number", raw, numbers))
     if all(word.lower() in _SWITCHES for word in present):
         return Column("boolean", raw, np.array([np.nan if w is None else _SWITCHES[w.lower()] for w in raw]))
     if all(_DATE.fullmatch(word) for word in present):
@@ -130,9 +132,7 @@ def column_of(name: str, values: Any) -> Column:
         return Column("date", array)
     if kind not in "OUS":
         return Column("other", _objects(array))
-    raw = np.empty(len(array), object)
-    raw[:] = [None if _absent(value) else value for value in array.tolist()]
-    return _checked(name, _of_objects(raw))
+    return _checked(name, _of_objects(_objects([None if _absent(value) else value for value in array.tolist()])))
 
 
 def joined(name: str, one: Column, other: Column) -> Column:
@@ -149,6 +149,7 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def _objects(items: Any) -> NDArray[Any]:
+    """NumPy would make more axes of items that are lists."""
     made = np.empty(len(items), object)
     for place, item in enumerate(items):
         made[place] = item
@@ -183,6 +184,14 @@ def _absent(value: object) -> bool:
 
 def _floats(raw: NDArray[Any]) -> Floats:
     return np.array([np.nan if value is None else float(value) for value in raw], np.float64)
+
+
+def _all_numbers(cells: Sequence[str]) -> Floats | None:
+    """The same for cells as they stand in a file, where none is empty: this is most of what large files hold."""
+    try:
+        return np.array([float(cell) for cell in cells])
+    except ValueError:
+        return None
 
 
 def _numbers(raw: NDArray[Any]) -> Floats | None:
