@@ -12,7 +12,7 @@ from fedkeel.runner.sinks import Start
 
 def evaluation(round: int, accuracy: float) -> Evaluation:
     return Evaluation(
-        round=round, version=1, virtual_seconds=1, wall_seconds=1, accuracy=accuracy, loss=0.5, bytes_up=1,
+        round=round, version=1, virtual_seconds=1, wall_seconds=1, metrics={"accuracy": accuracy}, loss=0.5, bytes_up=1,
         bytes_down=1, updates=1,
     )  # fmt: skip
 

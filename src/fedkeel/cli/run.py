@@ -49,6 +49,7 @@ def run(
     with importing():
         from fedkeel import api
         from fedkeel.cli import display
+        from fedkeel.cli.downloads import shown_downloads
         from fedkeel.record.folder import begun
         from fedkeel.record.runs import RunRecord
         from fedkeel.report.curves import learning_curves
@@ -63,7 +64,7 @@ def run(
     sinks = named(sink)
     stop = Stop()
     try:
-        with stop.on_signals(display.tell):
+        with stop.on_signals(display.tell), shown_downloads(bars=False):
             if resume is not None and (begun(resume) or experiment is None):
                 folder = _resume(resume, experiment, sinks, stop)
             else:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedkeel import streams
 from fedkeel.data.partition import Assignment
+from fedkeel.data.partition.apportion import apportion
 from fedkeel.errors import InputError, shown
 
 Labels = NDArray[np.int64] | None
@@ -36,17 +37,18 @@ def hold_out(assignment: Assignment, labels: Labels, test: float, validation: fl
 
     The rows are drawn at random, and where there are class labels, each class is held out in proportion. Of n rows,
     share * n are held out, rounded; at least one is left for training, so a client with few rows may hold out none.
+    Where that would be true of every client, some of them hold out one, so that all together hold out their share.
     """
     if test + validation >= 1:
         raise InputError(f"test={test:g} and validation={validation:g} leave nothing to train on; lower one of them")
     parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": [], "validation": []}
+    tested = _counts(test, assignment.sizes, assignment.sizes - 1)
+    validated = _counts(validation, assignment.sizes, assignment.sizes - 1 - tested)
     for client in range(len(assignment)):
         rows = assignment[client]
         mine = None if labels is None else labels[rows]
         order = _stratified(len(rows), mine, streams.generator(seed, "hold out", client))
-        tested = _count(test, len(rows), len(rows) - 1)
-        validated = _count(validation, len(rows), len(rows) - 1 - tested)
-        places = np.split(order, [tested, tested + validated])
+        places = np.split(order, np.cumsum([tested[client], validated[client]]))
         for name, some in zip(("test", "validation", "train"), places, strict=True):
             parts[name].append(rows[np.sort(some)])
     split = Split(**{name: joined(rows) for name, rows in parts.items()})
@@ -69,8 +71,13 @@ def renumbered(assignment: Assignment) -> Assignment:
     return Assignment(np.arange(len(assignment.indices), dtype=np.int64), assignment.offsets)
 
 
-def _count(share: float, rows: int, most: int) -> int:
-    return max(0, min(round(share * rows), most))
+def _counts(share: float, sizes: NDArray[np.int64], most: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[clients], how many rows each holds out."""
+    counts = np.rint(share * sizes).astype(np.int64)
+    if share and not counts.any() and sizes.any():
+        counts = apportion(max(1, round(share * int(sizes.sum()))), sizes.astype(np.float64))
+    kept: NDArray[np.int64] = np.minimum(counts, np.maximum(most, 0))
+    return kept
 
 
 def _stratified(rows: int, labels: Labels, draw: np.random.Generator) -> NDArray[np.int64]:

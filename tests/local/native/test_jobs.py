@@ -614,7 +614,7 @@ def test_every_executor_tests_alike(share: bool) -> None:
         executor.close()
     assert scores[1:] == scores[:1] * 3
     plain = made.executor(way("serial", 0, native=False)).evaluate(w, buffers, some)
-    assert scores[0].accuracy == plain.accuracy
+    assert scores[0].metrics == plain.metrics
     assert scores[0].loss == pytest.approx(plain.loss, rel=1e-12)
 
 
