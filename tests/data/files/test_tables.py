@@ -288,6 +288,10 @@ class TestCategories:
         )
         assert data.feature_names == ("zone=1", "zone=10", "zone=2", "zone=(unknown)")
 
+    def test_words_and_numbers_in_one_column_are_words(self):
+        data = FederatedData.from_table({"zone": ["x", 1, 2.0] * 20, "y": [0, 1] * 30}, target="y", clients=2)
+        assert data.feature_names == ("zone=1", "zone=2", "zone=x", "zone=(unknown)")
+
     def test_free_text_is_refused(self):
         table = {"note": [f"note {i}" for i in range(1500)], "y": [0, 1] * 750}
         with pytest.raises(InputError, match=r"column 'note' has 1,200 different words"):
@@ -483,6 +487,7 @@ def test_wrong_settings_are_told(how, told):
         ({"a": [], "y": []}, "table has no rows"),
         ({"a": [[1], [2]], "y": [0, 1]}, "column 'a' holds values such as [1]; name it in dataset.ignore"),
         ({"a": [[1, 2], [3, 4]], "y": [0, 1]}, "column 'a' holds values such as [1, 2]"),
+        ({"a": [10**400, 1], "y": [0, 1]}, "column 'a' holds infinite numbers"),
         ({"a": [float("inf"), 1.0], "y": [0, 1]}, "column 'a' holds infinite numbers"),
     ],
 )

@@ -85,6 +85,8 @@ class FromFiles(ABC):
     @classmethod
     def _from_tables(cls, path: Paths, endings: tuple[str, ...], **how: Any) -> Self:
         given = [path] if isinstance(path, str | Path) else path
+        if not given:
+            raise InputError("path must name at least one file; got none")
         found = [each for one in given for each in kinds.found(str(one), "path")]
         for each in found:
             if not each.name.lower().endswith(endings):

@@ -51,7 +51,6 @@ def found(name: str, field: str = "dataset.name") -> list[Path]:
     else:
         files = [Path(each) for each in glob.glob(str(path), recursive=True)]
     if not files:
-        raise InputError(
-            f"{field}: there is no file {label(name)} below {label(str(Path.cwd()))}; give the path of one that exists"
-        )
+        where = "" if path.is_absolute() else f" below {label(str(Path.cwd()))}"
+        raise InputError(f"{field}: there is no file {label(name)}{where}; give the path of one that exists")
     return sorted(files)

@@ -164,6 +164,10 @@ def _of_objects(raw: NDArray[Any]) -> Column:
         return Column("number", raw, _floats(raw))
     if all(isinstance(value, str) for value in present):
         return Column("text", raw)
+    if all(isinstance(value, str | int | float) for value in present):
+        return Column(
+            "text", _objects([_plain(v) if isinstance(v, float) else v if v is None else str(v) for v in raw])
+        )
     if any(isinstance(value, date | time | timedelta | np.datetime64) for value in present):
         return Column("date", raw)
     return Column("other", raw)
@@ -171,7 +175,7 @@ def _of_objects(raw: NDArray[Any]) -> Column:
 
 def _checked(name: str, column: Column) -> Column:
     if column.numbers is not None and np.isinf(column.numbers).any():
-        raise InputError(f"data: column {name!r} holds infinite numbers; write finite numbers or leave them out")
+        raise InputError(f"data: column {name!r} holds infinite numbers; write finite ones, or leave them out")
     return column
 
 
@@ -183,7 +187,14 @@ def _absent(value: object) -> bool:
 
 
 def _floats(raw: NDArray[Any]) -> Floats:
-    return np.array([np.nan if value is None else float(value) for value in raw], np.float64)
+    return np.array([np.nan if value is None else _float(value) for value in raw], np.float64)
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
 
 
 def _all_numbers(cells: Sequence[str]) -> Floats | None:
@@ -207,6 +218,10 @@ def _number(word: str) -> float | None:
         return float(word)
     except ValueError:
         return None
+
+
+def _word(value: str | float) -> str:
+    return _plain(value) if isinstance(value, float) and np.isfinite(value) else str(value)
 
 
 def _plain(value: float) -> str:
