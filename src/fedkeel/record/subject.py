@@ -28,7 +28,7 @@ class Subject:
     def folder_name(self) -> str:
         """A name that says what is inside."""
         e = self.experiment
-        parts = (e.dataset.name, e.model.name, e.algorithm.label, f"seed{e.seed}")
+        parts = (e.dataset.label, e.model.name, e.algorithm.label, f"seed{e.seed}")
         return e.name or "-".join(parts).replace(":", "_")
 
     def resumption(self, folder: Path) -> str:

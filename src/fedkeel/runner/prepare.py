@@ -21,13 +21,12 @@ from fedkeel.config.usercode import GIVEN
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
-from fedkeel.data.partition import Iid
 from fedkeel.data.settings import DatasetSettings
 from fedkeel.errors import InputError, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import initial, memory
+from fedkeel.runner import files, initial, memory
 from fedkeel.runner.steps import announce
 from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
@@ -77,6 +76,8 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {shown(settings.name)} was given in Python; "
             "accepted: hand it to run(data=...) or resume(data=...)"
         )
+    if files.kind(settings.name):
+        return _transformed(*files.load(experiment))
     if ":" in settings.name:
         loaded = usercode.call(settings.name, "dataset.name", {})
     else:
@@ -119,7 +120,7 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     """Data that comes with its clients: refuse settings that would have to deal it out again."""
     settings = experiment.dataset
     asked = {
-        "partition.kind": experiment.partition != Iid() and experiment.partition.kind,
+        "partition.kind": files.deals_anew(experiment.partition, data) and experiment.partition.kind,
         "dataset.train_limit": settings.train_limit,
         "dataset.test_limit": settings.test_limit,
     }
@@ -142,7 +143,7 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
-        if ":" not in experiment.dataset.name:
+        if ":" not in experiment.dataset.name and not files.kind(experiment.dataset.name):
             experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
@@ -150,6 +151,7 @@ def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experime
         datasets.check_scaling(GIVEN + data.name, experiment.dataset.normalise)
         settings = experiment.dataset.model_dump(exclude_unset=True)
         experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
+    experiment = files.recorded(experiment, data)
     return experiment.replace(clients=len(data)), data
 
 
