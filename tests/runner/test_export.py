@@ -93,7 +93,9 @@ def test_onnx(done: Result, tmp_path: Path) -> None:
 
 def test_onnx_without_its_packages(done: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(InputError, match=r"^to: onnx needs the packages onnx, onnxscript, onnxruntime; install .*\[onnx\]"):
+    with pytest.raises(
+        InputError, match=r"^to: onnx needs the packages onnx, onnxscript, onnxruntime; install .*\[onnx\]"
+    ):
         done.export(tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 

@@ -76,8 +76,9 @@ class Recorder(Sink):
 
     def give_up(self, when: str) -> StoppedError:
         """A round was interrupted: write the last state that is known; the error that says so."""
-        for held in [*self._held][-1:]:
-            self._folder.write_held(held)
+        with suppress(FedkeelError):  # a disk that is full does not keep the run from stopping
+            for held in [*self._held][-1:]:
+                self._folder.write_held(held)
         return self._watch.stopped(when, f"the round will be repeated; {self._folder.advice}")
 
     def save_last(self) -> None:

@@ -13,6 +13,7 @@ from fedkeel.local.build import cores
 from fedkeel.record.folder import complete
 from fedkeel.runner.memory import free_bytes
 from fedkeel.runner.stopping import Stop
+from fedkeel.runner.watch import TimeLimitError
 from fedkeel.study.crew import DIED, Crew
 from fedkeel.study.plan import Case, place_of
 from fedkeel.study.settle import key
@@ -191,13 +192,19 @@ def _run(
         estimate = begun.estimates.get(case.name)
         experiment = case.experiment.replace(executor=estimate.executor) if estimate else case.experiment
         tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks))
+    halted = 0
     for _, reply in crew.work(tasks, stop):
         assert isinstance(reply, Moved | Ended)
+        halted += isinstance(reply, Ended) and reply.state == "stopped"
         if isinstance(reply, Ended) and reply.state == "failed" and not (stop.asked and reply.kind == DIED):
             store.fail(reply.name, reply.kind, reply.error)
         tell(reply)
-    if stop.asked:
-        left = sum(not complete(store.folder(case.name)) for case in begun.cases)
-        if not left:
-            return
+    if not (stop.asked or halted):
+        return
+    left = sum(not complete(store.folder(case.name)) for case in begun.cases)
+    if stop.asked and left:
         raise StoppedError(f"stopped; {left} of {begun.total} runs are left, and the same command goes on from here")
+    if left:
+        raise TimeLimitError(
+            f"limit_wall_seconds is used up in {halted} of {begun.total} runs; the same command goes on from here"
+        )
