@@ -116,7 +116,7 @@ class Fickle(nn.Module):
 def test_a_file_that_computes_something_else_is_not_left(tmp_path: Path) -> None:
     described = Experiment(rounds=1, per_round=2, executor=SERIAL)
     fickle = run(described, data=federation.data(), model=Fickle())
-    with pytest.raises(FedkeelError, match="^to: the torchscript file computes something else than the model"):
+    with pytest.raises(FedkeelError, match=r"^to: the torchscript file computes something else than the model"):
         fickle.export(tmp_path / "model.pt")
     assert [*tmp_path.iterdir()] == []
 
