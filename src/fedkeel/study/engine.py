@@ -73,7 +73,7 @@ def execute(
 ) -> Begun:
     """Run what is not finished yet into `store`; with `dry`, only find out what that would take.
 
-    A failed run is recorded. When a stop is asked for, runs end after their round, and `StoppedError` says so. `ready`
+    A failed run is recorded. When a stop is asked for, runs end within seconds, and `StoppedError` says so. `ready`
     is called when nothing is known to be wrong, before the first run. Without `estimate`, runs that say how they train
     are not measured beforehand. With `held`, the caller has the folder alone already.
     """

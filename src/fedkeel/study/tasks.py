@@ -33,7 +33,7 @@ Task = SettleTask | RunTask
 
 @dataclass(frozen=True)
 class Stopping:
-    """The run that is going on is to stop after this round."""
+    """The run that is going on is to stop."""
 
 
 @dataclass(frozen=True)
