@@ -194,6 +194,16 @@ def test_a_limit_of_real_time_stops_between_rounds(tmp_path: Path, monkeypatch: 
     same(tmp_path / "whole", tmp_path / "a")
 
 
+def test_a_limit_of_real_time_that_is_too_short_for_a_round(tmp_path: Path) -> None:
+    class FromTheStart(Sink):
+        def begin(self, start: Start) -> None:
+            (tmp_path / "endless").touch()
+
+    described = faulty("fedavg", "serial", limit_wall_seconds=0.1)
+    with pytest.raises(TimeLimitError, match=r"^stopped in round 1, as .*; no round was over in this time, so give it"):
+        run(described, tmp_path / "a", sinks=[FromTheStart()], **given(tmp_path))
+
+
 # The watch itself.
 
 
