@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from fedkeel import RoundEnd, Sink, Start, run
 from fedkeel.api import resume
-from fedkeel.errors import StoppedError
+from fedkeel.errors import StoppedError, TimeLimitError
 from fedkeel.local.executors import choose
 from fedkeel.local.native import library
 from fedkeel.record import lock
 from fedkeel.runner import recorder, watch
 from fedkeel.runner.stopping import Stop
-from fedkeel.runner.watch import GivenUpError, TimeLimitError, Watch
+from fedkeel.runner.watch import GivenUpError, Watch
 from tests.helpers import federation
 from tests.helpers.commands import fedkeel
 from tests.helpers.folders import faulty, resumed, rows, same

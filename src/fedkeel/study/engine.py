@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fedkeel.errors import InputError, StoppedError
+from fedkeel.errors import InputError, StoppedError, TimeLimitError
 from fedkeel.local.build import cores
 from fedkeel.record.folder import complete
 from fedkeel.runner.memory import free_bytes
 from fedkeel.runner.stopping import Stop
-from fedkeel.runner.watch import TimeLimitError
 from fedkeel.study.crew import DIED, Crew
 from fedkeel.study.plan import Case, place_of
 from fedkeel.study.settle import key
