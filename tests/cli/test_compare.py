@@ -314,7 +314,7 @@ def test_a_search_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "sweep", *words, "rounds=1000000"]
     code, told = interrupted(command, tmp_path, tmp_path / "here/runs/trial0000-seed1/history.jsonl")
     assert code == 130
-    assert "stopping after this round" in told
+    assert "stopping: a round that is not over in" in told
     assert "fedkeel: stopped; 0 of 2 trials are done, and the same command continues from here\n" in told
 
 

@@ -154,7 +154,7 @@ def study(plan: Comparison, place: Path, jobs: int | None, dry: bool, sinks: Seq
             found = collect(plan, place)
             conclude(found, place)
     except StoppedError as error:
-        fail(str(error), stop.code)
+        fail(str(error), stop.code if stop.asked else error.exit_code)
     except KeyboardInterrupt:
         interrupted(stop.code)
     again = [run.name for run in found.outcomes if run.state == "failed" and not store.final(run.name)]

@@ -33,7 +33,7 @@ Task = SettleTask | RunTask
 
 @dataclass(frozen=True)
 class Stopping:
-    """The current run shall stop after this round."""
+    """The current run shall stop."""
 
 
 @dataclass(frozen=True)
