@@ -125,11 +125,17 @@ def test_of_tokens() -> None:
 
 @pytest.mark.parametrize("kind", ["classification", "binary", "multilabel", "regression", "sequence"])
 def test_sums_over_batches_are_the_metrics_of_all(kind: str) -> None:
-    shape = {"classification": (N, 6), "binary": (N,), "multilabel": (N, 3), "regression": (N, 2), "sequence": (N, 4, 6)}
+    shape = {
+        "classification": (N, 6),
+        "binary": (N,),
+        "multilabel": (N, 3),
+        "regression": (N, 2),
+        "sequence": (N, 4, 6),
+    }
     z = torch.tensor(RNG.normal(size=shape[kind]))
     y = torch.tensor(RNG.normal(size=(N, 2)))
     if kind != "regression":
-        y = torch.tensor(RNG.integers(0, 6 if "e" == kind[1] or kind[0] == "c" else 2, z.shape[: 1 + (z.dim() > 2)]))
+        y = torch.tensor(RNG.integers(0, 6 if kind[1] == "e" or kind[0] == "c" else 2, z.shape[: 1 + (z.dim() > 2)]))
     if kind == "multilabel":
         y = torch.tensor(RNG.integers(0, 2, (N, 3)))
     form = {"binary": "answers", "multilabel": "answers", "regression": "numbers"}.get(kind, "classes")

@@ -6,6 +6,7 @@ import copy
 from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from fedkeel.errors import InputError, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import files, memory
+from fedkeel.runner import files, initial, memory
+from fedkeel.runner.steps import announce
 from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
 from fedkeel.task.task import Task, reduction_of
@@ -37,19 +39,29 @@ COPIES = 6
 
 
 def prepare(
-    experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
+    experiment: Experiment,
+    data: FederatedData | None = None,
+    model: nn.Module | None = None,
+    init: Path | None = None,
 ) -> tuple[Experiment, FederatedData, nn.Module]:
-    """The experiment as it will run, its data and its freshly initialised model."""
+    """The experiment as it will run, its data and its freshly initialised model.
+
+    `init` is a run's own copy of the weights that the experiment starts from.
+    """
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
             raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+    announce("loading the data")
     experiment, data = _data(experiment, data)
     data = fitted(data, experiment.task, experiment.loss.class_weights)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
+    announce("building the model")
     experiment, module = _model(experiment, data, model)
+    if experiment.init is not None:
+        initial.load(module, experiment.init, init)
     with threads(experiment.threads):
         experiment = _check_model(experiment, module, data)
         _check_method(experiment, module, data)
@@ -199,7 +211,7 @@ def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Modu
 def _check_memory(experiment: Experiment, data: FederatedData) -> None:
     """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
-    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    batch = batch_sizes(data, experiment.local)[-1]
     memory.check(
         f"local.batch_size: {batch} samples of shape {data.shape}",
         batch * prod(data.shape) * itemsize,
@@ -239,7 +251,7 @@ def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData)
 
     Returns the experiment with what was left open about the user's own loss.
     """
-    smallest = batch_sizes(data, experiment.local.batch_size)[0]
+    smallest = batch_sizes(data, experiment.local)[0]
     trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""What the runs of a comparison came to: read from their folders, and cut off where they are compared."""
+"""The results of a comparison's runs, read from their folders and cut off where the runs are compared."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedkeel.study.plan import At, Comparison, Measure
 from fedkeel.study.store import Store
 
 FEW = 3
-"""Evaluations that it takes at least to judge a run that has more."""
+"""The fewest evaluations by which a run with more of them is judged."""
 LONGER = 1.25
-"""A run that is so many times as long as the shortest is told of."""
+"""A run that is this many times as long as the shortest is mentioned."""
 State = Literal["finished", "failed", "pruned", "going on", "stopped", "not begun"]
-"""A run that was stopped or killed is `stopped` until somebody goes on with it; a search prunes trials."""
+"""A run that was stopped or killed is `stopped` until it is continued; a search prunes trials."""
 LEFT: tuple[State, ...] = ("going on", "stopped", "not begun")
-"""Of runs that are still to come to their end."""
+"""The states of runs that have not ended yet."""
 
 
 @dataclass(frozen=True)
@@ -39,27 +39,27 @@ class Listed:
     seed: int
     folder: Path
     failure: str | None = None
-    """Why it came to no end, if so."""
+    """Why it failed, if it did."""
     pruned: bool = False
-    """Whether that is because a search stopped it early."""
+    """Whether it failed because a search stopped it early."""
 
 
 @dataclass(frozen=True)
 class Outcome(Listed):
-    """What a run came to."""
+    """The result of a run."""
 
     state: State = "not begun"
     record: RunRecord | None = None
-    """Its experiment and history; none before it has begun."""
+    """Its experiment and history; None before it has begun."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Of a finished run."""
+    """The summary of a finished run."""
     kept: int = 0
-    """Evaluations up to where runs are compared."""
+    """The number of evaluations up to where runs are compared."""
     measure: Measure = field(default_factory=Measure)
 
     @property
     def broken(self) -> bool:
-        """Whether it came to no end, and will not."""
+        """Whether it failed or was stopped early by a search."""
         return self.state in ("failed", "pruned")
 
     @property
@@ -79,7 +79,7 @@ class Outcome(Listed):
 
     @cached_property
     def loss(self) -> float | None:
-        """Likewise."""
+        """The same for the loss."""
         return self._mean("loss")
 
     def _mean(self, name: str) -> float | None:
@@ -90,12 +90,12 @@ class Outcome(Listed):
 
     @property
     def best_accuracy(self) -> float | None:
-        """The highest up to there."""
+        """The highest accuracy up to there."""
         return max(self.record.column("accuracy")[: self.kept]) if self.record and self.kept else None
 
     @property
     def position(self) -> dict[str, Any]:
-        """The last evaluation up to there; nothing where there is none."""
+        """The last evaluation up to there; empty where there is none."""
         return self.history[self.kept - 1] if self.kept else {}
 
     @cached_property
@@ -108,22 +108,22 @@ class Outcome(Listed):
 
     @property
     def rounds_to_target(self) -> int | None:
-        """Until the first evaluation of the whole run at the target; None if there is none."""
+        """Rounds until the first evaluation that reaches the target; None if none does."""
         return self._reached["round"] if self._reached else None
 
     @property
     def seconds_to_target(self) -> float | None:
-        """Virtual seconds."""
+        """Virtual seconds until the target."""
         return self._reached["virtual_seconds"] if self._reached else None
 
     @property
     def uploads_to_target(self) -> int | None:
-        """Uploads that were let in."""
+        """Uploads that passed the gate until the target."""
         return self._reached["updates"] if self._reached else None
 
     @property
     def bytes_to_target(self) -> int | None:
-        """Up and down."""
+        """Bytes up and down until the target."""
         return self._reached["bytes_up"] + self._reached["bytes_down"] if self._reached else None
 
     @property
@@ -134,42 +134,42 @@ class Outcome(Listed):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What the method says of its last round."""
+        """What the method reports about its last round."""
         rows = list(self.record.rounds()) if self.record else []
         return rows[-1] if rows else {}
 
 
 @dataclass(frozen=True)
 class Results:
-    """The runs of a comparison, with what they came to."""
+    """The runs of a comparison with their results."""
 
     title: str
     measure: Measure
     outcomes: tuple[Outcome, ...]
     limits: dict[str, float]
-    """By scene: where on the scale of the measure its runs are compared; none where no run is finished."""
+    """For each scene with a finished run, the place on the measure's scale where its runs are compared."""
     stopped: frozenset[str] = frozenset()
-    """Scenes with runs that stopped at their target: accuracies are not compared there, only what it took."""
+    """Scenes with runs that stopped at their target: accuracies are not compared there, only the cost to the target."""
     notes: tuple[str, ...] = ()
     """What a reader should know, in sentences."""
     command: str = ""
-    """Repeats it."""
+    """The command that repeats it."""
     planned: bool = False
-    """Whether the command also goes on with runs that were stopped."""
+    """Whether the command also continues runs that were stopped."""
 
     @property
     def scenes(self) -> list[str]:
-        """In order."""
+        """The scenes, in order."""
         return list(dict.fromkeys(each.scene for each in self.outcomes))
 
     @property
     def variants(self) -> list[str]:
-        """In order."""
+        """The variants, in order."""
         return list(dict.fromkeys(each.variant for each in self.outcomes))
 
     @property
     def seeds(self) -> list[int]:
-        """In order."""
+        """The seeds, in order."""
         return sorted({each.seed for each in self.outcomes})
 
     @cached_property
@@ -185,7 +185,7 @@ class Results:
 
 
 def collect(plan: Comparison | KeptPlan, store: Path) -> Results:
-    """The runs of a plan as they are now; runs that are going on or have not begun are told as such."""
+    """The runs of a plan as they are now, including those that are going on or have not begun."""
     return results(plan.title, runs_of(plan, store), plan.measure, plan.command, planned=True)
 
 
@@ -209,7 +209,7 @@ def runs_of(plan: Comparison | KeptPlan, store: Path) -> list[Listed]:
 def results(
     title: str, listed: Sequence[Listed], measure: Measure, command: str = "", planned: bool = False
 ) -> Results:
-    """What runs came to, wherever they are."""
+    """The results of runs, wherever they are."""
     read = [_read(each, measure) for each in listed]
     done = [each for each in read if each.state == "finished"]
     stopped = frozenset(each.scene for each in done if _stopped(each))
@@ -236,7 +236,7 @@ def _read(listed: Listed, measure: Measure) -> Outcome:
 
 
 def _check_whole(record: RunRecord, summary: dict[str, Any]) -> None:
-    """Refuse a finished run of which rows are missing."""
+    """Refuse a finished run with missing rows."""
     if not record.history:
         raise _damaged(record.path, "history.jsonl has no row")
     final = summary.get("final_accuracy", record.history[-1].get("accuracy"))
@@ -258,8 +258,7 @@ def _state(listed: Listed) -> State:
 
 def _damaged(folder: Path, what: str) -> InputError:
     return InputError(
-        f"run folder {label(str(folder))} is damaged ({what}); accepted: a folder made by fedkeel run (delete this one "
-        "to run it again)"
+        f"run folder {label(str(folder))} is damaged ({what}); delete it to run it again, or name another one"
     )
 
 
@@ -274,7 +273,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _stopped(outcome: Outcome) -> bool:
-    """Whether a run ended because it reached its target: had it gone on, it would be compared elsewhere."""
+    """Whether a run ended because it reached its target, so that it cannot be compared at an equal place."""
     assert outcome.record is not None
     with outcome.record.told_if_damaged("history.jsonl"):
         settings = outcome.record.experiment
@@ -299,7 +298,7 @@ def _cut(outcome: Outcome, limit: float) -> Outcome:
 
 
 def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]:
-    """Runs of which much is not looked at, because another one was much shorter."""
+    """A note on runs whose later part does not count, because another run was much shorter."""
     at = runs[0].measure.at
     ends = {run.name: _end(run, at) for run in runs}
     first = min(runs, key=lambda run: ends[run.name])
@@ -308,26 +307,25 @@ def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]
         return []
     more = "limit_seconds and enough rounds" if at == "time" else "as many rounds for all"
     return [
-        f"{where}compared at {words(limit, at)}, where {first.variant} (seed {first.seed}) ended; what came "
-        f"later does not count: {', '.join(longer)} went on to {words(max(ends.values()), at)} (to compare elsewhere, "
-        f"set {more})"
+        f"{where}compared at {words(limit, at)}, where {first.variant} (seed {first.seed}) ended; later results do not "
+        f"count, though {', '.join(longer)} went on to {words(max(ends.values()), at)} (to compare later, set {more})"
     ]
 
 
 def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, float]) -> list[str]:
-    """What a reader should know of where runs are compared."""
+    """What a reader should know about the place where runs are compared."""
     found = []
     for scene, limit in limits.items():
         where = f"{scene}: " if scene else ""
         if limit == inf:
-            found.append(f"{where}runs stopped at their target, so that accuracies are not compared, only what it took")
+            found.append(f"{where}runs stopped at their target, so accuracies are not compared, only what it took")
             continue
         done = [each for each in outcomes if each.scene == scene and each.state == "finished"]
         if measure.until is not None and limit < measure.until:
             first = min(done, key=lambda each: _end(each, measure.at))
             found.append(
                 f"{where}compared at {words(limit, measure.at)}, where {first.variant} (seed {first.seed}) "
-                f"ended, not at {words(measure.until, measure.at)}: with more rounds, it would go on till then"
+                f"ended, not at {words(measure.until, measure.at)}; with more rounds, it would continue until then"
             )
         elif measure.until is None:
             found += _passed_over(where, limit, done)

@@ -128,22 +128,28 @@ def test_in_python() -> None:
         ({"kind": "nowhere:x"}, "No module named 'nowhere'"),
         (
             {"kind": "own_deals:number"},
-            "partition.kind: own_deals:number is 3; accepted: a function number(labels, cli",
+            "partition.kind: own_deals:number must be a function number(labels, clients, rng); got 3",
         ),
         (
             {"kind": "own_deals:two"},
-            "own_deals:two(labels, clients) is not accepted (too many positional arguments); ac",
+            "partition.kind: own_deals:two must be a function two(labels, clients, rng); got two(labels,",
         ),
-        ({"kind": "own_deals:needs"}, "partition.alpha: own_deals:needs needs this setting"),
-        ({"kind": "own_deals:hides"}, "accepted: options that are passed by name, none of them called kind"),
-        ({"kind": "own_deals:places"}, "accepted: options that are passed by name"),
+        ({"kind": "own_deals:needs"}, "partition.alpha is missing; own_deals:needs needs it"),
+        (
+            {"kind": "own_deals:hides"},
+            "partition.kind: own_deals:hides must take its options by name, and none may be called kind;",
+        ),
+        (
+            {"kind": "own_deals:places"},
+            "partition.kind: own_deals:places must take its options by name, and none may be called kind;",
+        ),
         (
             {"kind": "own_deals:deal", "frist": 1},
-            "partition.frist: own_deals:deal has no such setting (did you mean first?); accepted: first",
+            "partition.frist is not a setting of own_deals:deal; did you mean partition.first?",
         ),
-        ({"kind": "own_deals:deal", "first": "x"}, "partition.first: 'x' is not accepted; accepted: a valid integer"),
-        ({"kind": "own_deals:deal", "first": True}, "partition.first: 'true' is not accepted"),
-        ({"kind": "own_dael"}, "partition.kind: 'own_dael' is unknown"),
+        ({"kind": "own_deals:deal", "first": "x"}, "partition.first must be an integer; got 'x'"),
+        ({"kind": "own_deals:deal", "first": True}, "partition.first must be an integer; got 'true'"),
+        ({"kind": "own_dael"}, "partition.kind: 'own_dael' is not known"),
     ],
 )
 def test_bad_descriptions_are_told_before_anything_else(given: dict[str, object], said: str) -> None:
@@ -165,7 +171,7 @@ def test_bad_descriptions_are_told_before_anything_else(given: dict[str, object]
         ("masks", "got bool of shape [40] for client 0"),
         ("nobody", "must deal out at least one sample; got none"),
         ("nothing", "must return one array of sample numbers per client; got None"),
-        ("fails", "partition.kind: own_deals:fails failed (SystemExit: not today)"),
+        ("fails", "partition.kind: own_deals:fails failed (own_deals.py, line 26, in fails: SystemExit: not today)"),
     ],
 )
 def test_what_is_no_partition_is_told(name: str, said: str) -> None:

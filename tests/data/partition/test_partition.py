@@ -263,5 +263,5 @@ def test_every_kind_is_listed_with_its_source():
 
 
 def test_an_unknown_kind_is_told_with_all_kinds():
-    with pytest.raises(InputError, match=r"partition.kind: 'shard' is unknown \(did you mean shards\?\)"):
+    with pytest.raises(InputError, match=r"partition.kind: 'shard' is not known; did you mean shards\?"):
         describe("shard")

@@ -19,6 +19,7 @@ from fedkeel.errors import unknown
 
 __all__ = [
     "ALIASES",
+    "DEFAULT",
     "AnyPartition",
     "Assignment",
     "Classes",
@@ -31,11 +32,14 @@ __all__ = [
     "describe",
     "names",
     "options",
+    "section",
 ]
 
 ALIASES = {"pathological": "shards"}
 """Other names that `kind` may have."""
 
+DEFAULT = "iid"
+"""The kind where none is given."""
 OWN = "module:function"
 
 _KINDS: dict[str, type[Partition]] = {
@@ -54,7 +58,7 @@ def _spelled_out(given: Any) -> Any:
         case {"kind": str(kind), **rest}:
             return {"kind": ALIASES.get(kind, kind), **rest}
         case {**rest} if "kind" not in rest:
-            return {"kind": "iid", **rest}
+            return {"kind": DEFAULT, **rest}
     return given
 
 
@@ -93,6 +97,11 @@ def describe(kind: str) -> str:
 def options(kind: str) -> dict[str, object]:
     """Its settings with their defaults."""
     return {name: field.default for name, field in _find(kind).model_fields.items() if name != "kind"}
+
+
+def section(kind: str) -> type[Partition]:
+    """The section of a kind."""
+    return _find(kind)
 
 
 def _find(kind: str) -> type[Partition]:

@@ -18,6 +18,7 @@ class Partition(Section, ABC):
     """Deals every sample to one client, or to none: a pure function of labels, number of clients and seed."""
 
     kind: str
+    """The way in which samples are dealt out, or `module:function` of your own."""
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
@@ -31,9 +32,9 @@ class Slots(Partition):
     """
 
     size_ratio: float = Field(default=1.0, ge=1, le=1e6)
-    """ξ of FedLGA's Fig. 10: a random half of the clients, rounded down, weighs ξ and the others 1."""
+    """How many times as many samples a random half of the clients gets as the other half (ξ in FedLGA)."""
     max_size: int | None = Field(default=None, ge=1)
-    """Most samples of a client: from all that it was dealt so many are drawn at random, and the rest is nobody's."""
+    """The most samples of a client; the rest of its samples is left out at random."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
         """Slot by slot, then shuffled; of clients that got more than `max_size`, a random part."""

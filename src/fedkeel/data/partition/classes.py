@@ -25,7 +25,7 @@ class Classes(Slots):
 
     kind: Literal["classes"] = "classes"
     classes: int = Field(default=2, ge=1)
-    """P of the paper."""
+    """The number of classes that each client holds (P in FedLGA)."""
 
     def _slots(
         self, labels: NDArray[np.int64], weights: NDArray[np.float64], draw: np.random.Generator

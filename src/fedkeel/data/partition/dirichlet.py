@@ -36,10 +36,12 @@ class Dirichlet(Slots):
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(default=0.5, ge=1e-9, le=1e9)
-    """Concentration, σ of FedAgg: small is uneven, large is IID."""
+    """The concentration (σ in FedAgg). A small value makes clients very different, and a large one makes them nearly
+    IID."""
     per: Literal["class", "client"] = "class"
+    """Whether each class is split over the clients (`class`) or each client draws its own mix of classes (`client`)."""
     min_size: int = Field(default=1, ge=0)
-    """Fewest samples of a client; 0 lets clients be empty with `per: class` and is 1 with `per: client`."""
+    """The fewest samples of a client. With 0, clients may be empty with `per: class`; with `per: client`, 0 means 1."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
