@@ -148,7 +148,8 @@ def aside_one(job: tuple[str, str, int, dict[str, Any]]) -> str:
     except DivergenceError as error:
         return f"{about}, {partition}, seed {seed}: {error}"
     final = float(np.mean([row.accuracy for row in result.history[-LAST:]]))
-    own = f", own shares {result.summary['client_accuracy']['mean']:.1%}" if "client_accuracy" in result.summary else ""
+    spread = result.summary.get("client_accuracy_estimated")
+    own = f", own shares {spread['mean']:.1%}" if spread else ""
     if lost := result.summary.get("finetuning_diverged"):
         own += f", fine-tuning diverged on {len(lost)} of {CLIENTS} clients"
     return f"{about}, {partition}, seed {seed}: {final:.1%}{own}"
@@ -240,8 +241,8 @@ def collect(out: Path, chosen: Sequence[str], seeds: int) -> list[dict[str, Any]
                         "rounds_to_target": min(reached, default=None),
                         "bytes_up": summary["bytes_up"],
                         "bytes_down": summary["bytes_down"],
-                        "clients": summary["client_accuracy"],
-                        "finetuned": summary.get("client_accuracy_finetuned"),
+                        "clients": summary["client_accuracy_estimated"],
+                        "finetuned": summary.get("client_accuracy_finetuned_estimated"),
                         "seconds_per_round": summary["seconds_per_round_median"],
                     }
                 )

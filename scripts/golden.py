@@ -158,17 +158,23 @@ def outcome(words: list[str]) -> dict[str, str]:
             return {"error": str(error).replace(root, "")}
         told = {name: re.sub(r'"wall_seconds": [^,}]+', "", (folder / f"{name}.jsonl").read_text()) for name in ROWS}
         summary = json.loads((folder / "summary.json").read_text())
-        known = {k: v for k, v in summary.items() if ("second" not in k or "virtual" in k) and k not in NEW}
+        known = {k: v for k, v in summary.items() if k in TOLD}
         told["summary"] = json.dumps(known, sort_keys=True)
-        for extra in folder.glob("client_accuracy.jsonl"):
-            told["clients tested"] = extra.read_text()
+        for extra in folder.glob("client_*.jsonl"):  # accuracy, or metrics
+            rows = [json.loads(line) for line in extra.read_text().splitlines()]
+            kept = [{k: v for k, v in row.items() if k in ("client", "accuracy", "finetuned")} for row in rows]
+            told["clients tested"] = json.dumps(kept)
         tensors = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))
-                                          if "checkpoint" not in path.parts)).hexdigest()  # fmt: skip
+                                          if "checkpoint" not in path.parts and path.stem != "best_model")).hexdigest()  # fmt: skip
     return {"model": tensors, **{name: hashlib.sha256(text.encode()).hexdigest() for name, text in told.items()}}
 
 
-NEW = ("probe", "schema", "why_not_stacked", "why_not_native", "instruction_set")
-"""Keys of the summary that tell no result."""
+TOLD = (
+    "bytes_down", "bytes_to_target", "bytes_up", "final_accuracy", "final_loss", "best_accuracy", "jobs_in_flight",
+    "jobs_lost", "parameters", "rounds", "rounds_to_target", "updates", "updates_refused", "updates_to_target",
+    "uploads_turned_away", "virtual_seconds", "virtual_seconds_to_target",
+)  # fmt: skip
+"""Keys of the summary that tell a result."""
 
 
 def main() -> int:

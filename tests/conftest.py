@@ -30,6 +30,18 @@ def _no_memory_of_earlier_runs(tmp_path_factory: pytest.TempPathFactory) -> None
     remembered.cache_folder = lambda: folder  # type: ignore[assignment]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_internet() -> Iterator[None]:
+    """No test reaches another machine, and no command of a test downloads anything unless the test allows for it."""
+    from tests.helpers.loopback import only_loopback
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDKEEL_OFFLINE", "1")
+        patch.delenv("FEDKEEL_MIRROR", raising=False)
+        only_loopback(patch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """As in a run: the tests' models are too small for more."""

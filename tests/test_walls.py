@@ -26,14 +26,15 @@ MAY: dict[str, set[str]] = {
     "data": LEAVES,
     "methods": {"errors", "params", "config.section", "config.usercode"},
     "wire": LEAVES | {"params", "methods"},
-    "local": LEAVES | {"params", "data", "methods", "wire"},
+    "task": LEAVES,
+    "local": LEAVES | {"params", "data", "methods", "wire", "task"},
     "server": LEAVES | {"params", "methods", "wire", "record.rows"},
     "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows"},
     "record": LEAVES | {"config"},
     "study": {"*"},
     "sinks": LEAVES | {"record", "runner", "config"},
     "report": LEAVES | {"params", "data", "world", "record", "study", "config", "runner"},
-    "config": {"errors", "data", "models", "methods", "wire", "local.settings", "record.settings"}
+    "config": {"errors", "data", "models", "methods", "wire", "task", "local.settings", "record.settings"}
     | {"server.settings", "world.faults", "world.fleet.settings"},
     "runner": {"*"},
     "api": {"*"},

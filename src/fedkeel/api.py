@@ -25,17 +25,20 @@ from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import earlier, folders
 from fedkeel.runner.choice import choose, reasons
-from fedkeel.runner.clients import own_model, save, score_clients, tests_clients
+from fedkeel.runner.clients import best_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Recorder
-from fedkeel.runner.scores import accuracies, client_scores
+from fedkeel.runner.scores import client_scores, column
 from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sink, Sinks, Start, checked
 from fedkeel.runner.stopping import Stop
 from fedkeel.runner.summary import summarise
 from fedkeel.runner.threads import threads
 from fedkeel.wire.transform import Chain
+
+MOST_CLASSES = 100
+"""Of which the summary tells metrics one by one."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +57,38 @@ class Result:
     simulation: Simulation
     """As it ended."""
     finetuned_accuracy: NDArray[np.float64] | None
-    """Of each client's own model after fine-tuning, on its own share of the test set, where that was done."""
+    """The first metric of each client's own model after fine-tuning, on its own test rows, where that was done."""
 
     @property
     def accuracy(self) -> float:
         """Of the final model on the test set; without a global model, the mean over the clients' own."""
-        return self.history[-1].accuracy
+        return float("nan") if (value := self.history[-1].accuracy) is None else value
 
-    def evaluate_clients(self, clients: Sequence[int] | None = None) -> NDArray[np.float64]:
-        """Accuracy on each client's own share of the test set (NaN for a client without one).
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Of the final model on the test set, by name; the first is the one by which models are compared."""
+        return dict(self.history[-1].metrics)
 
-        Of the final model, or where the method gives clients their own (FedGH), of these.
+    def evaluate_clients(
+        self, clients: Sequence[int] | None = None, *, metric: str | None = None
+    ) -> NDArray[np.float64]:
+        """A metric on each client's own test rows, by default the task's first; NaN for a client without such rows.
+
+        Of the final model, or where the method gives clients their own (FedGH), of these. Where the test set is a
+        common one that belongs to no client (`data.clients_have_tests` is False), each client's result is estimated: on
+        test samples drawn in the proportions of its training labels.
         """
         chosen = range(len(self.data)) if clients is None else clients
         for client in chosen:
             self._check(client)
-        models, test = map(self.simulation.own, chosen), Evaluator(self.model, self.data).score
-        return accuracies(client_scores(chosen, models, test, self.data, self.experiment.seed))
+        test = Evaluator(self.model, self.data, self.simulation.task).score
+        models = map(self.simulation.own, chosen)
+        return column(client_scores(chosen, models, test, self.data, self.experiment.seed), metric)
+
+    @property
+    def best_model(self) -> nn.Module | None:
+        """The global model of the best evaluation: on the validation set where there is one, else on the test set."""
+        return best_model(self.simulation, self.model)
 
     def client_model(self, client: int) -> nn.Module:
         """A client's own model, not fine-tuned: a copy of the global one, unless the method has others (FedGH)."""
@@ -152,7 +170,13 @@ def _execute(
     client_rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
     workshop = Workshop(
-        copy.deepcopy(module), data, client_rule, experiment.local, experiment.seed, Chain(experiment.wire)
+        copy.deepcopy(module),
+        data,
+        client_rule,
+        experiment.local,
+        experiment.seed,
+        Chain(experiment.wire),
+        experiment.objective,
     )
     with ExitStack() as open_:
         open_.enter_context(threads(experiment.threads))
@@ -171,12 +195,15 @@ def _execute(
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, stop)
         summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
+        outputs = simulation.outputs()
+        if outputs is not None and data.classes <= MOST_CLASSES:
+            summary["by_class"] = simulation.by_class(outputs)
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
             if stop.asked and tests_clients(simulation):
                 raise StoppedError(f"stopped after the last round, before clients are tested; {folder.advice}")
-        tuned = score_clients(simulation, workshop, choice, summary, folder)
+        tuned = score_clients(simulation, workshop, choice, summary, folder, outputs)
         sinks.finish(summary)
         simulation.release()  # what is kept of the run needs no workers
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)

@@ -28,6 +28,14 @@ def test_run_prints_accuracy_and_paths(finished: tuple[Path, str]) -> None:
     assert "run folder  here" in printed
     assert "learning_curve.png" in printed
     assert "round 3/3" in printed
+    assert re.search(r"time +elapsed .* s, virtual \d+ ", printed)
+    assert "next        fedkeel report here --open" in printed
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    done = fedkeel("run", "-q", "--set", *QUICK, "--out", "here", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "here" / "summary.json").exists()
 
 
 def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
@@ -94,7 +102,7 @@ def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_run_says_what_was_lost(tmp_path: Path) -> None:
     said = fedkeel("run", "model=linear", "rounds=3", "fleet.dropout=0.4", "executor=serial", cwd=tmp_path).stdout
-    (lost,) = re.findall(r"not taken in +(\d+) jobs lost or not needed, 0 uploads refused by the gate", said)
+    (lost,) = re.findall(r"not used +(\d+) jobs lost or not needed, 0 uploads refused by the gate", said)
     (folder,) = (tmp_path / "runs").iterdir()
     assert int(lost) == len((folder / "unfinished.jsonl").read_text().splitlines()) > 0
 

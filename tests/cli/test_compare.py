@@ -15,7 +15,7 @@ from fedkeel import Experiment
 from fedkeel.cli import outcome
 from fedkeel.cli.compare import numbers
 from fedkeel.cli.outcome import show
-from fedkeel.cli.studying import Pace, spell
+from fedkeel.cli.studying import Pace
 from fedkeel.errors import InputError
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.study.engine import Begun
@@ -417,8 +417,4 @@ def test_what_is_left_is_reckoned_from_what_is_done(monkeypatch: pytest.MonkeyPa
     pace.take(Ended("short", "finished"))
     assert pace.share == 0.25
     assert pace.left == pytest.approx(60)  # it went half as fast as expected
-    assert str(pace) == "2 of 3 runs, 60 s left"
-
-
-def test_times_are_spelled() -> None:
-    assert [spell(seconds) for seconds in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+    assert str(pace) == "2 of 3 runs, 1 min left"

@@ -93,8 +93,8 @@ def test_the_browser_is_opened_when_asked(run: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{run}/history.jsonl"], "fedkeel: watch: .*history.jsonl is a file; accepted: the folder of a run"),
-        (["{run}", "--port", "70000"], "fedkeel: port: 70000 is not accepted; accepted: 1 to 65535"),
+        (["{run}/history.jsonl"], "fedkeel: watch: .*history.jsonl is a file; name the folder of a run"),
+        (["{run}", "--port", "70000"], "fedkeel: port must be 1 to 65535, or 0 for any free port; got 70000"),
         ([], "fedkeel: Missing argument 'RUN-OR-COMPARISON...'"),
     ],
 )

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from fedkeel.data import cache
-from fedkeel.data.sources.commands import SourceError
 from fedkeel.data.sources.layout import File, Found, Layout, find
+from fedkeel.data.sources.source import Source, SourceError
 from fedkeel.errors import InputError
 
 CONTENT = {"a": b"alpha", "b": b"beta"}
+ALPHA = hashlib.sha256(b"alpha").hexdigest()
 LAYOUT = Layout(
     tuple(File(name, f"sha256:{hashlib.sha256(data).hexdigest()}") for name, data in CONTENT.items()),
     read=lambda folder: pytest.fail(f"nothing here reads {folder}"),
@@ -22,8 +23,14 @@ LAYOUT = Layout(
 FORK = multiprocessing.get_context("fork")
 
 
+@pytest.fixture(autouse=True)
+def _online(monkeypatch):
+    """The sources of this module are no network's."""
+    monkeypatch.delenv("FEDKEEL_OFFLINE")
+
+
 @dataclass(frozen=True)
-class Delivery:
+class Delivery(Source):
     """A source that writes `content`, and notes every call in a file."""
 
     content: dict[str, bytes]
@@ -33,20 +40,20 @@ class Delivery:
     def __str__(self):
         return "toy delivery"
 
-    def fetch(self, work, into):
+    def fetch(self, place):
         with self.calls.open("a") as file:
             file.write("x")
         for name, data in self.content.items():
-            (into / name).write_bytes(data)
+            (place.into / name).write_bytes(data)
             time.sleep(self.seconds)
 
 
-class Broken:
+class Broken(Source):
     def __str__(self):
         return "broken source"
 
-    def fetch(self, work, into):
-        (into / "a").write_bytes(b"al")
+    def fetch(self, place):
+        (place.into / "a").write_bytes(b"al")
         raise SourceError("the line is cut")
 
 
@@ -101,20 +108,23 @@ def test_a_failed_source_leaves_nothing_and_the_error_says_what_to_put_where(roo
         cache.fetch(root, [LAYOUT], [Broken()])
     message = str(caught.value)
     assert "broken source (the line is cut)" in message
-    assert f"put into {root}" in message
+    assert f"or put its files into {root}, or set FEDKEEL_DATA to a folder that has them in toy/" in message
     assert "a, b (there or in toy-archive/)" in message
     assert visible(root.parent) == []
 
 
 def test_without_a_source_the_error_says_so(root):
-    with pytest.raises(InputError, match="toy: not in the cache, and no source provides it; put into"):
+    with pytest.raises(InputError, match="toy is not in the cache, and no source provides it; set FEDKEEL_MIRROR"):
         cache.fetch(root, [LAYOUT], [])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"a": b"alphA", "b": b"beta"}, rf"a: expected sha256 {hashlib.sha256(b'alpha').hexdigest()}, found"),
+        (
+            {"a": b"alphA", "b": b"beta"},
+            rf"a: it has the sha256 checksum .* instead of {ALPHA}",
+        ),
         ({"a": b"alpha"}, "it delivered an incomplete data set"),
     ],
 )
@@ -126,7 +136,7 @@ def test_a_wrong_delivery_never_appears(root, tmp_path, content, message):
 
 def test_a_cache_that_cannot_be_made_is_named(tmp_path, delivery):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file: cannot hold data sets.*set FEDKEEL_DATA"):
+    with pytest.raises(InputError, match=r"file: this folder cannot hold data sets.*; set FEDKEEL_DATA"):
         cache.fetch(tmp_path / "file" / "toy", [LAYOUT], [delivery])
 
 
@@ -169,11 +179,14 @@ def test_a_corrupt_file_is_named_with_both_checksums_and_the_remedy(root):
     with pytest.raises(InputError) as caught:
         cache.verify(found)
     expected, got = (hashlib.sha256(data).hexdigest() for data in (b"beta", b"bita"))
-    assert f"{root / 'b'}: expected sha256 {expected}, found {got}; delete this file" in str(caught.value)
+    told = (
+        f"{root / 'b'}: it has the sha256 checksum {got} instead of {expected}; delete this file, then get the data set"
+    )
+    assert told in str(caught.value)
 
 
 def test_files_of_the_user_are_verified_at_first_use(root):
-    with pytest.raises(InputError, match="expected sha256"):
+    with pytest.raises(InputError, match="it has the sha256 checksum"):
         cache.verify_if_changed(put(root, a=b"alpha", b=b"bita"))
 
 
@@ -184,10 +197,10 @@ def test_verified_files_are_not_read_again_until_they_change(root):
     (root / "b").write_bytes(b"bita")
     os.utime(root / "b", ns=times)
     cache.verify_if_changed(found)
-    with pytest.raises(InputError, match="expected sha256"):
+    with pytest.raises(InputError, match="it has the sha256 checksum"):
         cache.verify(found)
     os.utime(root / "b", ns=(times[0], times[1] + 1))
-    with pytest.raises(InputError, match="expected sha256"):
+    with pytest.raises(InputError, match="it has the sha256 checksum"):
         cache.verify_if_changed(found)
 
 

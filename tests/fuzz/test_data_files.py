@@ -153,5 +153,5 @@ def test_places_that_cannot_be_a_cache(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(InputError, match=r"cannot hold data sets .*set FEDKEEL_DATA"):
             datasets.load("mnist")
     monkeypatch.setenv("FEDKEEL_DATA", "~nobody-of-this-name/x")
-    with pytest.raises(InputError, match="FEDKEEL_DATA: '~nobody-of-this-name/x' is not accepted"):
+    with pytest.raises(InputError, match="FEDKEEL_DATA must be a folder; got '~nobody-of-this-name/x'"):
         cache_folder()

@@ -11,6 +11,7 @@
 - `fedasmu`: FedASMU's server and its LSTM in numpy, and jobs and uploads for it
 - `federation`: six unequal clients whose training is written out in numpy; `train` runs fedkeel on them
 - `folders`: what a run left in its folder, and runs that are stopped and resumed
+- `loopback`: a web server on this machine with files that a test gives it, and a guard against all other hosts
 - `methods`: settings by which every method fits a small federation
 - `mutations`: experiments turned into ones that nobody would write
 - `native`: the native library, or the reason to skip a test; scripts as modules; compilers that only pretend

@@ -111,8 +111,8 @@ def test_rounds_and_fine_tuning_by_hand(executor: str, settings: dict[str, Any])
     assert result.accuracy == pytest.approx(hits(expected), abs=1e-12)
     tuned = shares(expected, epochs=5, **settings)
     assert result.finetuned_accuracy == pytest.approx(tuned, abs=1e-12)
-    assert_spread(result.summary["client_accuracy_finetuned"], tuned)
-    assert_spread(result.summary["client_accuracy"], shares(expected))
+    assert_spread(result.summary["client_accuracy_finetuned_estimated"], tuned)
+    assert_spread(result.summary["client_accuracy_estimated"], shares(expected))
     assert tuned != pytest.approx(shares(expected), abs=1e-2)
 
 
@@ -146,7 +146,7 @@ def test_fine_tuning_is_for_every_method_and_can_be_left_out() -> None:
     none, _ = federation.train("fedbabu", model=federation.net(4), finetune={"epochs": 0})
     for result in (plain, none):
         assert result.finetuned_accuracy is None
-        assert "client_accuracy_finetuned" not in result.summary
+        assert "client_accuracy_finetuned_estimated" not in result.summary
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_more_clients_than_are_fine_tuned_at_once(executor: str, monkeypatch: py
     tuned = shares(result.model, epochs=5, without=empty)
     assert result.finetuned_accuracy == pytest.approx(tuned, abs=1e-12, nan_ok=True)
     assert np.isnan(tuned).sum() == 3
-    assert_spread(result.summary["client_accuracy_finetuned"], tuned)
+    assert_spread(result.summary["client_accuracy_finetuned_estimated"], tuned)
 
 
 @pytest.mark.slow
@@ -172,10 +172,10 @@ def test_fine_tuning_that_diverges_is_told() -> None:
     assert fine.summary["finetuning_diverged"] == []
     lost, _ = federation.train("fedavg", **common, finetune={"epochs": 40})
     assert lost.summary["finetuning_diverged"] == list(range(federation.N))
-    assert lost.summary["client_accuracy_finetuned"] is None
+    assert lost.summary["client_accuracy_finetuned_estimated"] is None
     assert lost.finetuned_accuracy is not None
     assert np.isnan(lost.finetuned_accuracy).all()
-    assert lost.summary["client_accuracy"] is not None  # the run itself is not lost
+    assert lost.summary["client_accuracy_estimated"] is not None  # the run itself is not lost
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def test_what_was_half_written_is_removed_when_the_run_is_resumed(tmp_path: Path
     RunFolder.create(tmp_path, Subject(Experiment())).close()
     before = left(tmp_path)
     mine = tmp_path / "notes.partial"
-    for name in ("run.json", "summary.json", "client_accuracy.jsonl", "model.safetensors", "header.safetensors"):
+    for name in ("run.json", "summary.json", "client_metrics.jsonl", "model.safetensors", "header.safetensors"):
         (tmp_path / f"{name}.partial").write_text("half")
     mine.write_text("mine")
     RunFolder.reopen(tmp_path, Subject(Experiment()))[0].close()
@@ -105,7 +105,15 @@ def test_what_was_half_written_is_removed_when_the_run_is_resumed(tmp_path: Path
 
 def test_a_rounds_row_is_written_after_those_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluation = Evaluation(
-        round=1, version=1, virtual_seconds=1, wall_seconds=1, accuracy=1, loss=1, bytes_up=1, bytes_down=1, updates=1
+        round=1,
+        version=1,
+        virtual_seconds=1,
+        wall_seconds=1,
+        metrics={"accuracy": 1},
+        loss=1,
+        bytes_up=1,
+        bytes_down=1,
+        updates=1,
     )
     written: list[str] = []
     with RunFolder.create(tmp_path, Subject(Experiment())) as folder:
@@ -122,7 +130,7 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
         for write in (
             lambda: folder.save("model", {"w": torch.zeros(3)}),
             lambda: folder.finish({}),
-            lambda: folder.add_client_accuracies({}),
+            lambda: folder.add_client_metrics({}, [], None, False),
         ):
             with pytest.raises(FedkeelError, match=r"No space left.*no checkpoint yet; fedkeel run --resume"):
                 write()

@@ -284,8 +284,8 @@ def by_hand(lost: list[int]) -> list[dict[str, list[str]]]:
     found = []
     for number, count in enumerate(lost, 1):
         evaluation = Evaluation(
-            round=number, version=1, virtual_seconds=1, wall_seconds=0, accuracy=1, loss=1, bytes_up=1, bytes_down=1,
-            updates=1,
+            round=number, version=1, virtual_seconds=1, wall_seconds=0, metrics={"accuracy": 1}, loss=1, bytes_up=1,
+            bytes_down=1, updates=1,
         )  # fmt: skip
         rows = [
             Round(number, None, 0, count, 0, {}),
@@ -353,8 +353,8 @@ IN_ORDER = [(kind, round) for round in (1, 2, 3) for kind in (Round, Evaluation)
 def three_rounds(folder: RunFolder) -> None:
     for number in (1, 2, 3):
         evaluation = Evaluation(
-            round=number, version=1, virtual_seconds=1, wall_seconds=1, accuracy=1, loss=1, bytes_up=1, bytes_down=1,
-            updates=1,
+            round=number, version=1, virtual_seconds=1, wall_seconds=1, metrics={"accuracy": 1}, loss=1, bytes_up=1,
+            bytes_down=1, updates=1,
         )  # fmt: skip
         folder.add(RoundEnd(number, 1.0, 1.0, None, Arrivals(), [], [], {}, evaluation))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,15 @@ from tests.helpers import federation
 from tests.helpers.folders import faulty, rows
 
 EVALUATION = Evaluation(
-    round=1, version=1, virtual_seconds=2.5, wall_seconds=1.0, accuracy=0.5, loss=1, bytes_up=3, bytes_down=4, updates=5
+    round=1,
+    version=1,
+    virtual_seconds=2.5,
+    wall_seconds=1.0,
+    metrics={"accuracy": 0.5},
+    loss=1,
+    bytes_up=3,
+    bytes_down=4,
+    updates=5,
 )
 UNFINISHED = Unfinished(3, 2, 1, 0.0, 0.5, 2.0, "too late", 10, 0)
 
@@ -48,7 +56,27 @@ def test_the_files_of_a_run_hold_the_rows_that_were_told(tmp_path: Path) -> None
 def test_keys_stand_in_the_order_of_the_fields() -> None:
     assert [*UNFINISHED.plain()] == [field.name for field in fields(Unfinished)]
     known = [field.name for field in fields(Evaluation)]
-    assert [*EVALUATION.plain()] == [name for name in known if name not in ("train_loss", "local_accuracy")]
+    absent = ("train_loss", "local_accuracy", "validation", "clients", "by_class")
+    expected = ["accuracy" if name == "metrics" else name for name in known if name not in absent]
+    assert [*EVALUATION.plain()] == expected
+
+
+def test_metrics_are_known_by_their_names() -> None:
+    row = Evaluation.read({**EVALUATION.plain(), "auroc": 0.7, "rmse": None})
+    assert (row.accuracy, row.auroc, row.rmse, row["auroc"], row.first) == (0.5, 0.7, None, 0.7, 0.5)
+    assert row.metrics == {"accuracy": 0.5, "auroc": 0.7, "rmse": None}
+    with pytest.raises(AttributeError, match="no f1; its metrics are accuracy, auroc, rmse"):
+        _ = row.f1
+    without = {name: value for name, value in EVALUATION.plain().items() if name != "accuracy"}
+    with pytest.raises(RowError, match="no metric"):
+        Evaluation.read(without)
+
+
+def test_validation_is_what_runs_are_tuned_by() -> None:
+    assert (EVALUATION.tuned("accuracy"), EVALUATION.tuned("loss")) == (0.5, 1)
+    row = replace(EVALUATION, validation={"accuracy": 0.25, "loss": 2.0})
+    assert (row.tuned("accuracy"), row.tuned("loss")) == (0.25, 2.0)
+    assert Evaluation.read(row.plain()) == row
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(st.floats(-1, 1), st.lists(st.integers(), max_size=2))))
@@ -72,7 +100,7 @@ def test_a_row_that_was_read_with_a_name_that_is_taken_is_damaged() -> None:
 
 def test_a_key_of_a_later_version_is_left_out() -> None:
     assert Unfinished.read({**UNFINISHED.plain(), "battery": 0.3}) == UNFINISHED
-    assert Evaluation.read({**EVALUATION.plain(), "battery": 0.3}) == EVALUATION
+    assert Evaluation.read({**EVALUATION.plain(), "battery": [0.3]}) == EVALUATION  # a number would be a metric
 
 
 @pytest.mark.parametrize("told", [None, 3, "row", [1, 2], [["round", 1]]])

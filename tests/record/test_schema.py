@@ -75,7 +75,7 @@ def test_a_run_of_an_earlier_version_comes_out_the_same_today(old: Path, tmp_pat
     """Names and keys of all files are as they were."""
     run(Experiment.load(old / "experiment.yaml"), tmp_path / "new", **given())
     told, known = left(tmp_path / "new"), left(old)
-    assert {*told} - {*known} == {"run.json", "labels.json", "checkpoint"}
+    assert {*told} - {*known} == {"run.json", "labels.json", "checkpoint", "best_model.safetensors"}
     assert {*known} <= {*told}
     for name in KINDS:
         assert [[*row] for row in rows(tmp_path / "new", name)] == [[*row] for row in rows(old, name)]

@@ -119,11 +119,13 @@ def test_own_models_on_disk_are_whole_and_of_their_own_types(tmp_path: Path) -> 
 
 def test_every_client_has_a_row(tmp_path: Path) -> None:
     result = train("fedavg", Net(), tmp_path, finetune={"epochs": 2})
-    rows = [json.loads(line) for line in (tmp_path / "client_accuracy.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "client_metrics.jsonl").read_text().splitlines()]
     assert [row["client"] for row in rows] == [0, 1, 2, 3]
     assert [row["accuracy"] for row in rows] == result.evaluate_clients().tolist()
     assert result.finetuned_accuracy is not None
     assert [row["finetuned"] for row in rows] == result.finetuned_accuracy.tolist()
+    assert all(row["estimated"] for row in rows)  # the test set is nobody's
+    assert [row["rows"] for row in rows] == [len(data().test_share(client, 0)) for client in range(4)]
 
 
 @pytest.mark.parametrize("algorithm", ["fedbabu", "fedgh"])

@@ -135,6 +135,22 @@ CASES: dict[str, dict[str, Any]] = {
     "too many chosen": {"algorithm": "fedavg", "schedule": {"over_select": 1.0, "deadline_seconds": 30}},
     "devices that go off": {"algorithm": "fedasync", "fleet": {"availability": 0.5, "availability_period": 30.0}},
     "single precision": {"algorithm": "fedadam", "dtype": "float32"},
+    "a schedule over rounds": {
+        "algorithm": "fedasync",
+        "local": {"schedule": {"kind": "cosine", "warmup": 2}, "momentum": 0.9, "nesterov": True},
+        "finetune": {"epochs": 1},
+    },
+    "a schedule over steps": {
+        "algorithm": "scaffold",
+        "local": {"schedule": {"kind": "cosine", "over": "steps"}, "drop_last": True, "batch_size": 2, "epochs": 2},
+        "finetune": {"epochs": 1},
+    },
+    "bfloat16": {
+        "algorithm": "fedadam",
+        "dtype": "float32",
+        "local": {"precision": "bfloat16"},
+        "executor": "serial",
+    },
     "momentum": {"algorithm": "fedprox", "local": {"momentum": 0.9, "clip_norm": 0.5, "weight_decay": 1e-3}},
 }
 

@@ -96,7 +96,7 @@ def test_a_stop_in_the_last_round_comes_before_clients_are_tested(tmp_path: Path
 
     with pytest.raises(StoppedError, match="after the last round, before clients are tested"):
         run(described, tmp_path / "a", progress=ask, stop=stop, **given())
-    assert not (tmp_path / "a" / "client_accuracy.jsonl").exists()
+    assert not (tmp_path / "a" / "client_metrics.jsonl").exists()
     resumed(tmp_path / "a", **given())
     same(tmp_path / "whole", tmp_path / "a")
 

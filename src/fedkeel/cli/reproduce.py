@@ -124,7 +124,7 @@ def _tell_of_others(items: Sequence[Item]) -> None:
 
 def _rehearse(plans: Sequence[ItemPlan]) -> None:
     """What would be run, and how long that takes."""
-    from fedkeel.cli.studying import spell
+    from fedkeel.cli.progress import spell
     from fedkeel.study.papers.plan import CORES, cases
 
     table = Table(box=None, pad_edge=False)

@@ -41,14 +41,19 @@ def run(
     sink: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Also log to tensorboard, mlflow or wandb.")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
 ) -> None:
     """Run an experiment: train, show the progress, and write a run folder.
 
     Ctrl-C ends the run after the current round and saves a checkpoint.
     """
-    with importing():
+    from fedkeel.cli.console import console, waiting
+
+    console.quiet = quiet
+    with waiting("loading PyTorch"), importing():
         from fedkeel import api
         from fedkeel.cli import display
+        from fedkeel.cli.downloads import shown_downloads
         from fedkeel.record.folder import begun
         from fedkeel.record.runs import RunRecord
         from fedkeel.report.curves import learning_curves
@@ -63,7 +68,7 @@ def run(
     sinks = named(sink)
     stop = Stop()
     try:
-        with stop.on_signals(display.tell):
+        with stop.on_signals(display.tell), shown_downloads(bars=False):
             if resume is not None and (begun(resume) or experiment is None):
                 folder = _resume(resume, experiment, sinks, stop)
             else:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from fedkeel.cli.console import console
 from fedkeel.cli.display import tell
+from fedkeel.cli.progress import spell
 from fedkeel.study.engine import Begun, Watcher
 from fedkeel.study.space import Search, Trial
 from fedkeel.study.tasks import Ended, Moved
@@ -189,13 +190,6 @@ def rehearsed(begun: Begun) -> None:
         table.add_row(case.name, seconds, (each.executor if each else case.experiment.executor).label)
     console.print(table)
     announce(begun)
-
-
-def spell(seconds: float) -> str:
-    """`12 s`, `3 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{max(1, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _left(seconds: float | None) -> str:

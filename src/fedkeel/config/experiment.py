@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from fedkeel.config import yamltext
+from fedkeel.config import usercode, yamltext
 from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
 from fedkeel.config.elsewhere import Elsewhere
 from fedkeel.config.section import RULES, Count, Section, Share, explain
@@ -26,6 +27,9 @@ from fedkeel.record.settings import CheckpointSettings as CheckpointSettings
 from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
+from fedkeel.task.aim import Aim
+from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
+from fedkeel.task.task import LOSS, Task, check_task, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
 from fedkeel.world.fleet.settings import FleetSettings as FleetSettings
@@ -43,6 +47,16 @@ class Experiment(Section):
     """The data set, by its name or as a section of settings."""
     partition: AnyPartition = Iid()
     """How the training samples are dealt out to the clients."""
+    task: Kind = "classification"
+    """What the model learns. `classification`: one of several classes. `binary`: yes or no, from one logit.
+    `multilabel`: several yes or no. `regression`: real numbers. `sequence`: a class for each token, or the next
+    token."""
+    loss: Loss = LossSettings()
+    """What training minimises, by its name or as a section of settings."""
+    metrics: Metrics = ()
+    """How models are judged, by names or `module:function`; the first metric is the one by which they are compared. By
+    default accuracy; for `binary` also auroc; for `multilabel` f1 and auroc; for `regression` rmse and r2; for
+    `sequence` accuracy and perplexity."""
     model: ModelSettings = ModelSettings()
     """The model, by its name or as a section with its options."""
     algorithm: AlgorithmSettings = AlgorithmSettings()
@@ -84,14 +98,24 @@ class Experiment(Section):
     evaluate_local: bool = False
     """Also test the model of every participant as it comes back, on the whole test set."""
     evaluate_clients: bool = False
-    """At the end, also test the model on each client's own share of the test set. This is always done if the clients
-    have test data of their own."""
+    """Also test the model on each client's own test rows, at every evaluation. Where clients have none, their results
+    are estimated from the common test set, in the proportions of their training labels. At the end of a run, clients
+    that have test rows are tested in any case."""
+    evaluate_classes: bool = False
+    """Also record metrics of each class at every evaluation; the summary has those of the last one in any case."""
     finetune: FinetuneSettings = FinetuneSettings()
     """How each client adapts its own copy of the final model before that copy is tested."""
+    target: Annotated[float, Field(ge=-1e38, le=1e38)] | None = None
+    """The value of `target_metric` that the run should reach; the summary says what that took."""
+    target_metric: str | None = None
+    """The metric, or `loss`, that targets, early stopping and the best model look at; by default the first metric. It
+    is taken from the validation set where there is one, and else from the test set."""
     target_accuracy: Share | None = None
-    """The test accuracy to reach. The summary says after how many rounds, uploads and seconds it was reached."""
+    """Short for `target` with `target_metric: accuracy`."""
     stop_at_target: bool = False
-    """End the run as soon as `target_accuracy` is reached."""
+    """End the run as soon as it reaches its target."""
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    """When a run ends because it has stopped getting better."""
     executor: ExecutorSettings = ExecutorSettings()
     """How the clients' training is carried out on this machine. It changes the speed of a run, not its meaning."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -162,20 +186,66 @@ class Experiment(Section):
                     f"{field}={given} needs clients that send weights, and those of {self.algorithm.label} send none; "
                     "remove it or choose another method"
                 )
-        for rule in self.algorithm.rules():
-            if self.local.optimizer != "sgd" and rule.needs_sgd:
-                raise InputError(
-                    f"local.optimizer must be sgd with {self.algorithm.label}, as {rule.needs_sgd}; "
-                    f"got {self.local.optimizer}"
-                )
+        self._check_local()
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
                 "faults.corruptions: 'huge' needs gate.max_norm, as nothing else refuses such an upload; set "
                 "gate.max_norm"
             )
-        if self.stop_at_target and self.target_accuracy is None:
-            raise InputError("stop_at_target needs a target; set target_accuracy")
+        self._check_task()
         return self
+
+    def _check_local(self) -> None:
+        """Whether clients can train like this with the method, and in the experiment's dtype."""
+        local, method = self.local, self.algorithm.label
+        for rule in self.algorithm.rules():
+            if local.optimizer != "sgd" and rule.needs_sgd:
+                raise InputError(
+                    f"local.optimizer: {local.optimizer} cannot be used with {method}, as {rule.needs_sgd}; use sgd"
+                )
+            over = local.schedule.over
+            if over and (reason := rule.schedule_objection(over)):
+                raise InputError(
+                    f"local.schedule: {local.schedule.kind} over {over} cannot be used with {method}, as {reason}; "
+                    "remove it"
+                )
+        if local.precision is not None and self.dtype != "float32":
+            raise InputError(f"local.precision needs dtype=float32; got dtype={self.dtype}; remove one of the two")
+
+    def _check_task(self) -> None:
+        """Whether loss, metrics and targets fit the task."""
+        check_task(self.task, self.loss, self.metrics)
+        self.__dict__["metrics"] = metric_names(self.task, self.metrics)
+        names = [usercode.short(each) for each in self.metrics]
+        if self.target is not None and self.target_accuracy is not None:
+            raise InputError("target and target_accuracy both set a target; keep one of the two")
+        if self.target_accuracy is not None and (self.target_metric or "accuracy") != "accuracy":
+            raise InputError(
+                f"target_accuracy does not go with target_metric={self.target_metric}; use target instead of it"
+            )
+        wanted = "accuracy" if self.target_accuracy is not None else self.target_metric
+        if wanted is not None and wanted not in (*names, LOSS):
+            near = "target_accuracy" if self.target_accuracy is not None else f"target_metric={shown(wanted)}"
+            raise InputError(
+                f"{near} needs a metric that is measured; add {wanted} to metrics, or use one of {', '.join(names)}"
+            )
+        if self.stop_at_target and self.target is None and self.target_accuracy is None:
+            raise InputError("stop_at_target needs a target; set target, or target_accuracy")
+        if self.evaluate_local and "accuracy" not in names:
+            raise InputError("evaluate_local needs the metric accuracy; add it to metrics, or remove evaluate_local")
+
+    @cached_property
+    def objective(self) -> Task:
+        """The task with its loss and metrics; the user's functions are imported."""
+        return new_task(self.task, self.loss, self.metrics)
+
+    @property
+    def aim(self) -> Aim:
+        """The metric by which runs are tuned, and its target."""
+        value = self.target if self.target_accuracy is None else self.target_accuracy
+        first = "accuracy" if self.target_accuracy is not None else self.objective.names[0]
+        metric = self.target_metric or first
+        return Aim(metric, self.objective.better(metric), value)
 
     def _check_pace(self) -> None:
         """Whether the method can work like this."""

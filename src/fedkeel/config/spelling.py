@@ -19,6 +19,8 @@ SHORTHAND = {
     "partition": "kind",
     "executor": "kind",
     "wire": "kind",
+    "loss": "name",
+    "local.schedule": "kind",
 }
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 LISTS = {"wire"}
@@ -73,7 +75,8 @@ def put(values: dict[str, Any], path: Sequence[str], value: Any, above: str = ""
     if not below:
         values[name] = value
         return
-    section, key, where = spelled_out(name, values.get(name)), label(above + ".".join(path)), label(above + name)
+    full = above + name
+    section, key, where = spelled_out(full, values.get(name)), label(above + ".".join(path)), label(full)
     places = listed(name, section) or []
     is_list = where in LISTS and isinstance(places, list)
     if is_list and below[0].isdecimal():

@@ -38,6 +38,21 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def name_of(function: Any, field: str) -> str:
+    """`module:name` of a function that was handed over in Python, under which it can be found again."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    found = Path(main).stem if module == "__main__" and main else module
+    spelled = f"{found}:{name}"
+    with suppress(InputError):
+        if name.isidentifier() and find(spelled, field) is function:
+            return spelled
+    raise InputError(
+        f"{field}: {shown(function)} cannot be found again by its name; define it with def at the top level of a "
+        "module, so that runs can be repeated and resumed"
+    )
+
+
 def find(name: str, field: str, accepted: str = "module:function") -> Any:
     """What `module:name` names; the module is imported."""
     module, _, inside = name.partition(":")

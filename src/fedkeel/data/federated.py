@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,26 +16,44 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.config.section import Section, make
 from fedkeel.data.datasets import Dataset, Examples
+from fedkeel.data.given import Arrays, Vocabulary, count_outputs, count_tokens, examples, read_all, same_targets
+from fedkeel.data.holdout import check_share, hold_out, joined, renumbered
 from fedkeel.data.partition import AnyPartition, Assignment, Partition
-from fedkeel.data.statistics import describe_labels, label_counts
+from fedkeel.data.statistics import describe_labels, describe_sizes, label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
+from fedkeel.data.validity import check, check_alike, check_assignment, class_labels
 from fedkeel.errors import InputError, shown
 
-Arrays = tuple[ArrayLike, ArrayLike]
+__all__ = ["FederatedData", "Held", "examples"]
+
+Held = Literal["test", "validation"]
+"""Samples that are kept away from training."""
+DEFAULT_TEST = 0.2
 
 
 @dataclass(frozen=True)
 class FederatedData:
-    """Training data dealt out to clients, and a test set. Samples are indexed, never copied per client."""
+    """Training data dealt out to clients, and samples to test on. Samples are indexed, never copied per client."""
 
     train: Examples
     test: Examples
     assignment: Assignment
     classes: int
+    """Classes of whole-numbered targets; of real ones, how many numbers a sample has."""
     vocabulary: int | None = None
     name: str = "arrays"
     augment: bool = False
     resize: int | None = None
+    test_rows: Assignment | None = None
+    """Which test samples are each client's own; None for a common test set that belongs to nobody."""
+    validation: Examples | None = None
+    """Samples on which runs are tuned (targets, early stopping, the best model); None to tune on the test set."""
+    validation_rows: Assignment | None = None
+    """Which of these are each client's own."""
+    client_names: tuple[str, ...] | None = None
+    """What clients are called, where they have names."""
+    weight: Tensor | None = None
+    """[training samples], what each counts in the loss; None where all count alike."""
 
     def __post_init__(self) -> None:
         for field, value in (
@@ -42,26 +61,34 @@ class FederatedData:
             ("vocabulary", 1 if self.vocabulary is None else self.vocabulary),
         ):
             if not isinstance(value, int | np.integer) or value < 1:
-                raise InputError(f"data: {field} is {shown(value)}; accepted: a whole number of at least 1")
-        _check(self.train, "training", self.classes)
-        _check(self.test, "test", self.classes)
-        _check_assignment(self.assignment, len(self.train.y))
-        train, test = ((tuple(e.x.shape[1:]), e.x.dtype) for e in (self.train, self.test))
-        if train != test:
-            raise InputError(
-                f"data: test samples have shape {test[0]} and type {test[1]}; "
-                f"accepted: those of the training samples, {train[0]} and {train[1]}"
-            )
+                raise InputError(f"data: {field} must be a whole number of at least 1; got {shown(value)}")
+        check(self.train, "training", self.classes)
+        check_assignment(self.assignment, len(self.train.y), "training")
+        for which, rows in (("test", self.test_rows), ("validation", self.validation_rows)):
+            held = getattr(self, which)
+            if which == "validation" and held is None:
+                continue
+            check(held, which, self.classes)
+            check_alike(held, self.train, which)
+            if rows is not None:
+                check_assignment(rows, len(held.y), which)
+                if len(rows) != len(self):
+                    raise InputError(f"data: {which} rows are given for {len(rows)} clients; there are {len(self)}")
+        if self.client_names is not None and len(self.client_names) != len(self):
+            raise InputError(f"data: {len(self.client_names)} client names are given; there are {len(self)} clients")
         if self.augment and self.train.x.dim() != 4:
-            raise InputError("dataset.augment: crop-flip is not accepted for this data; accepted: images [n, C, H, W]")
+            raise InputError("dataset.augment=crop-flip needs images [n, C, H, W]; remove it for this data")
         if self.resize and self.train.x.dim() != 4:
-            raise InputError(f"dataset.resize: {self.resize} is not accepted for this data; accepted: images only")
+            raise InputError(f"dataset.resize={self.resize} needs images [n, C, H, W]; remove it for this data")
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset, partition: Partition, clients: int, seed: int) -> FederatedData:
-        """Deal a data set's training samples out to `clients`."""
-        assignment = partition.assign(dataset.train.y.numpy(), clients, seed)
-        return cls(dataset.train, dataset.test, assignment, dataset.classes, dataset.vocabulary, dataset.name)
+    def from_dataset(
+        cls, dataset: Dataset, partition: Partition, clients: int, seed: int, validation: float = 0.0
+    ) -> FederatedData:
+        """Deal a data set's training samples out to `clients`; a share of each one's may be kept for validation."""
+        assignment = _deal(partition, dataset.train, clients, seed)
+        dealt = cls(dataset.train, dataset.test, assignment, dataset.classes, dataset.vocabulary, dataset.name)
+        return dealt.with_validation(validation, seed) if validation else dealt
 
     @classmethod
     def from_arrays(
@@ -71,55 +98,122 @@ class FederatedData:
         *,
         clients: int = 10,
         partition: Partition | str | dict[str, Any] = "iid",
-        test: Arrays | float = 0.2,
+        test: Arrays | float = DEFAULT_TEST,
+        validation: float | None = None,
         seed: int = 0,
-        vocabulary: int | None = None,
+        vocabulary: Vocabulary = None,
         name: str = "arrays",
     ) -> FederatedData:
-        """Deal arrays out to clients; `test` is a pair of arrays, or the share of samples to hold out.
+        """Deal arrays out to clients.
 
-        Samples of type int32 or int64 are token ids, of which there are `vocabulary`; all others become float32.
+        `test` is the share of its own rows that each client holds out for a test, or a pair of arrays: a common test
+        set. `validation` is the share that each holds out for validation. Samples become float32, unless `vocabulary`
+        says that they are token ids: how many there are, or "auto" to count them.
         """
-        samples = examples(x, y)
         if not isinstance(clients, int | np.integer) or isinstance(clients, bool):
-            raise InputError(f"clients: {shown(clients)} is not accepted; accepted: a whole number")
-        if isinstance(test, int | float | np.floating):
-            train, held_out = _hold_out(samples, float(test), seed)
-        else:
-            train, held_out = samples, examples(*test)
-        dataset = Dataset(name, train, held_out, _classes(train, held_out), _vocabulary(train, held_out, vocabulary))
-        return cls.from_dataset(dataset, make(_Dealt, {"partition": partition}).partition, clients, seed)
+            raise InputError(f"clients must be a whole number; got {shown(clients)}")
+        samples, common = examples(x, y, vocabulary), _common(test, vocabulary)
+        if not len(samples):
+            raise InputError("x has no samples; give at least one")
+        assignment = _deal(make(_Dealt, {"partition": partition}).partition, samples, clients, seed)
+        return cls._of(samples, assignment, common, test, validation, seed, vocabulary, name)
 
     @classmethod
     def from_clients(
-        cls, clients: Sequence[Arrays], test: Arrays, *, vocabulary: int | None = None, name: str = "clients"
+        cls,
+        clients: Sequence[Any],
+        test: Arrays | float | None = None,
+        *,
+        validation: float | None = None,
+        seed: int = 0,
+        vocabulary: Vocabulary = None,
+        name: str = "clients",
+        client_names: Sequence[str] | None = None,
     ) -> FederatedData:
-        """Each client's own (x, y), as it is, and a common test set."""
-        if not clients:
-            raise InputError("clients: an empty list is not accepted; accepted: at least one pair (x, y)")
-        parts = [examples(x, y) for x, y in clients]
-        shapes = {tuple(p.x.shape[1:]) for p in parts}
+        """What each client has, as it is: (x, y), or ((x, y), (x_test, y_test)) with test rows of its own.
+
+        `test` is the share of its own rows that each client holds out for a test (by default a fifth, where clients
+        bring no test rows), or a pair (x, y): a common test set. `validation` is the share of its training rows that
+        each holds out for validation.
+        """
+        if not isinstance(clients, Sequence) or not len(clients):
+            raise InputError(f"clients must be a list of at least one pair (x, y); got {shown(clients)}")
+        pairs = [_pair(number, each) for number, each in enumerate(clients)]
+        names = None if client_names is None else tuple(map(str, client_names))
+        parts = [_client(number, own, vocabulary, names) for number, (own, _) in enumerate(pairs)]
+        tests = [None if own is None else _client(n, own, vocabulary, names) for n, (_, own) in enumerate(pairs)]
+        given = [each for each in tests if each is not None]
+        if given and test is not None:
+            raise InputError("test is given, but clients bring their own test rows; keep one of the two")
+        shapes = {tuple(part.x.shape[1:]) for part in (*parts, *given) if len(part)}
         if len(shapes) > 1:
-            raise InputError(f"clients: samples have shapes {sorted(shapes)}; accepted: one shape for all clients")
-        train = Examples(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]))
-        held_out = examples(*test)
-        offsets = np.concatenate([[0], np.cumsum([len(p.y) for p in parts])]).astype(np.int64)
-        assignment = Assignment(np.arange(len(train.y), dtype=np.int64), offsets)
-        return cls(
-            train, held_out, assignment, _classes(train, held_out), _vocabulary(train, held_out, vocabulary), name
-        )
+            raise InputError(f"clients must all have samples of one shape; got {sorted(shapes)}")
+        same_targets([*parts, *given])
+        train, assignment = _side_by_side(parts)
+        if not given:
+            test = DEFAULT_TEST if test is None else test
+            common = _common(test, vocabulary)
+            data = cls._of(train, assignment, common, test, validation, seed, vocabulary, name)
+            return replace(data, client_names=names)
+        held, rows = _side_by_side([Examples(train.x[:0], train.y[:0]) if each is None else each for each in tests])
+        both = [train, held]
+        data = cls(train, held, assignment, count_outputs(both), count_tokens(both, vocabulary), name, test_rows=rows)
+        data = replace(data, client_names=names)
+        return data if validation is None else data.with_validation(check_share("validation", validation), seed)
 
     @classmethod
     def from_torch(
         cls,
         dataset: torch.utils.data.Dataset[Any],
         *,
-        test: torch.utils.data.Dataset[Any] | float = 0.2,
+        test: torch.utils.data.Dataset[Any] | float = DEFAULT_TEST,
         **how: Any,
     ) -> FederatedData:
-        """Read map-style torch data sets of (x, label) pairs once, then as `from_arrays`."""
-        held_out = test if isinstance(test, int | float | np.floating) else _read_all(test)
-        return cls.from_arrays(*_read_all(dataset), test=held_out, **how)
+        """Read map-style torch data sets of (x, y) pairs once, then as `from_arrays`."""
+        held_out = test if isinstance(test, int | float | np.number) else read_all(test)
+        return cls.from_arrays(*read_all(dataset), test=held_out, **how)
+
+    @classmethod
+    def _of(
+        cls,
+        samples: Examples,
+        assignment: Assignment,
+        common: Examples | None,
+        test: Any,
+        validation: float | None,
+        seed: int,
+        vocabulary: Vocabulary,
+        name: str,
+    ) -> FederatedData:
+        """From samples that are dealt out, with a common test set or a share of each client's own."""
+        parts = [samples] if common is None else [samples, common]
+        same_targets(parts)
+        outputs, tokens = count_outputs(parts), count_tokens(parts, vocabulary)
+        share = 0.0 if validation is None else check_share("validation", validation)
+        if common is not None:
+            data = cls(samples, common, assignment, outputs, tokens, name)
+            return data.with_validation(share, seed) if share else data
+        split = hold_out(assignment, class_labels(samples), check_share("test", test), share, seed)
+        train, tested, rows = _some(samples, split.train), _some(samples, split.test), renumbered(split.test)
+        data = cls(train, tested, renumbered(split.train), outputs, tokens, name, test_rows=rows)
+        if not share:
+            return data
+        held = _some(samples, split.validation)
+        return replace(data, validation=held, validation_rows=renumbered(split.validation))
+
+    def with_validation(self, share: float, seed: int) -> FederatedData:
+        """The same, with a share of each client's own training rows held out for validation."""
+        if self.validation is not None:
+            raise InputError("validation is given, but the data has validation rows already; keep one of the two")
+        split = hold_out(self.assignment, class_labels(self.train), 0.0, share, seed)
+        return replace(
+            self,
+            train=_some(self.train, split.train),
+            assignment=renumbered(split.train),
+            validation=_some(self.train, split.validation),
+            validation_rows=renumbered(split.validation),
+            weight=None if self.weight is None else self.weight[torch.from_numpy(split.train.indices)],
+        )
 
     def __len__(self) -> int:
         return len(self.assignment)
@@ -136,12 +230,20 @@ class FederatedData:
         return (shape[0], self.resize, self.resize) if self.resize else shape
 
     def to(self, dtype: torch.dtype, device: str = "cpu") -> FederatedData:
-        """The same on that device, with samples of that dtype, unless they are token ids."""
-        kind = dtype if self.train.x.is_floating_point() else self.train.x.dtype
+        """The same on that device, with real numbers of that dtype; token ids and classes stay whole numbers."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
+
+        def each(part: Examples) -> Examples:
+            return Examples(moved(part.x), moved(part.y))
+
         return replace(
             self,
-            train=Examples(self.train.x.to(device, kind), self.train.y.to(device)),
-            test=Examples(self.test.x.to(device, kind), self.test.y.to(device)),
+            train=each(self.train),
+            test=each(self.test),
+            validation=None if self.validation is None else each(self.validation),
+            weight=None if self.weight is None else moved(self.weight),
         )
 
     def client(self, client: int) -> Tensor:
@@ -154,17 +256,29 @@ class FederatedData:
         With `augment`, there is one generator for each of the mini-batches that the leading axes of `samples` hold.
         """
         flat = samples.flatten().to(self.train.x.device)
-        x = self.train.x.index_select(0, flat)
+        x, y = self.train.x.index_select(0, flat), self.train.y.index_select(0, flat)
         if augment is not None:
             parts = torch.split(x, samples.shape[-1])
             x = torch.cat([random_crop_flip(part, draw) for part, draw in zip(parts, augment, strict=True)])
         x = resize(x, self.resize) if self.resize else x
-        return x.view(*samples.shape, *x.shape[1:]), self.train.y.index_select(0, flat).view(samples.shape)
+        return x.view(*samples.shape, *x.shape[1:]), y.view(*samples.shape, *y.shape[1:])
 
-    def test_batch(self, samples: Tensor | slice) -> tuple[Tensor, Tensor]:
-        """These test samples."""
-        x = self.test.x[samples]
-        return (resize(x, self.resize) if self.resize else x), self.test.y[samples]
+    def held(self, which: Held = "test") -> Examples:
+        """The samples of the test or of the validation."""
+        found = self.test if which == "test" else self.validation
+        assert found is not None
+        return found
+
+    def test_batch(self, samples: Tensor | slice, which: Held = "test") -> tuple[Tensor, Tensor]:
+        """These test or validation samples."""
+        held = self.held(which)
+        x = held.x[samples]
+        return (resize(x, self.resize) if self.resize else x), held.y[samples]
+
+    @property
+    def clients_have_tests(self) -> bool:
+        """Whether clients are tested on their own rows; otherwise that is estimated from a common test set."""
+        return self.test_rows is not None
 
     @cached_property
     def _test_by_class(self) -> list[NDArray[np.int64]]:
@@ -172,11 +286,19 @@ class FederatedData:
         return [np.flatnonzero(labels == c) for c in range(self.classes)]
 
     def test_share(self, client: int, seed: int) -> Tensor:
-        """A client's own test samples: from the test set, in the proportions of its training labels.
+        """A client's own test samples; where it has none, an estimate of them from the common test set.
 
-        As large, against the whole test set, as the client's data against all training data, but at least one
-        sample of every class it holds. Shares of different clients may overlap.
+        The estimate draws from the test set in the proportions of the client's training labels. It is as large,
+        against the whole test set, as the client's data against all training data, but has at least one sample of every
+        class that the client holds. Shares of different clients may overlap.
         """
+        if self.test_rows is not None:
+            return torch.from_numpy(self.test_rows[client])
+        if class_labels(self.train) is None:
+            raise InputError(
+                "clients cannot be tested one by one: the test set belongs to no client, and without class labels "
+                "their shares of it cannot be estimated; give each client test rows, such as test=0.2"
+            )
         held = np.bincount(self.train.y[self.client(client)].cpu().numpy(), minlength=self.classes)
         wanted = np.rint(held * (len(self.test.y) / len(self.train.y))).astype(int)
         wanted = np.where(held > 0, np.maximum(wanted, 1), 0)
@@ -189,106 +311,72 @@ class FederatedData:
 
     def label_counts(self) -> NDArray[np.int64]:
         """[clients, classes], training samples."""
-        return label_counts(self.train.y.cpu().numpy(), self.assignment, self.classes)
+        labels = class_labels(self.train)
+        if labels is None:
+            raise InputError("the data has no class labels to count; only classification and binary tasks have them")
+        return label_counts(labels, self.assignment, self.classes)
 
     def describe_labels(self) -> dict[str, Any]:
         """Who holds which training labels, in plain values; whatever the number of clients, it is short."""
-        return describe_labels(self.train.y.cpu().numpy(), self.assignment, self.classes)
+        labels = class_labels(self.train)
+        if labels is None:
+            return describe_sizes(self.assignment)
+        return describe_labels(labels, self.assignment, self.classes)
 
 
 class _Dealt(Section):
     partition: AnyPartition
 
 
-def examples(x: ArrayLike, y: ArrayLike) -> Examples:
-    """Samples and labels as tensors: token ids if int32 or int64, else float32; refuses what cannot be learnt from."""
-    samples, labels = _tensor("x", x), _tensor("y", y)
-    if labels.is_floating_point() or labels.is_complex() or labels.dim() != 1:
-        if labels.numel():
-            raise InputError(
-                f"y: dtype {labels.dtype} and shape {tuple(labels.shape)} are not accepted; accepted: integers [n]"
-            )
-        labels = labels.reshape(0)
-    if samples.is_complex() or samples.shape[:1] != labels.shape:
+def _deal(partition: Partition, samples: Examples, clients: int, seed: int) -> Assignment:
+    labels = class_labels(samples)
+    if labels is None and partition.kind != "iid":
         raise InputError(
-            f"data: samples of shape {tuple(samples.shape)} and dtype {samples.dtype} with {len(labels)} labels; "
-            "accepted: as many real numbers as labels"
+            f"partition.kind={partition.kind} needs one class label per sample, which these targets are not; use iid, "
+            "or give each client its own data"
         )
-    tokens = samples.dtype in (torch.int32, torch.int64)
-    samples = samples.to(torch.int64 if tokens else torch.float32).contiguous()
-    if not tokens and not bool(torch.isfinite(samples).all()):
-        raise InputError("data: samples hold NaN, or values that float32 cannot hold; accepted: finite numbers")
-    return Examples(samples, labels.to(torch.int64))
+    return partition.assign(np.zeros(len(samples), dtype=np.int64) if labels is None else labels, clients, seed)
 
 
-def _tensor(field: str, values: ArrayLike) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
+def _common(test: Any, vocabulary: Vocabulary) -> Examples | None:
+    """A common test set, where `test` is one."""
+    if isinstance(test, tuple | list) and len(test) == 2:
+        return examples(test[0], test[1], vocabulary)
+    check_share("test", test)
+    return None
+
+
+def _pair(number: int, given: Any) -> tuple[Arrays, Arrays | None]:
+    """(A client's training arrays, its test arrays if it brings any)."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputError(
+            f"clients[{number}] must be a pair (x, y), or ((x, y), (x_test, y_test)); got {shown(type(given).__name__)}"
+        )
+    first, second = given
+    if not isinstance(first, tuple):
+        return (first, second), None
+    for pair in (first, second):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"clients[{number}] must be ((x, y), (x_test, y_test)); one of these is not a pair")
+    return first, (second[0], second[1])
+
+
+def _client(number: int, arrays: Arrays, vocabulary: Vocabulary, names: Sequence[str] | None) -> Examples:
     try:
-        array = np.ascontiguousarray(values)
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{field}: not an array of numbers ({error})") from None
+        return examples(arrays[0], arrays[1], vocabulary)
+    except InputError as error:
+        who = f" ({names[number]})" if names is not None and number < len(names) else ""
+        raise InputError(f"clients[{number}]{who}: {error}") from None
 
 
-def _check(examples: Examples, which: str, classes: int) -> None:
-    if not isinstance(examples, Examples) or not _fit(examples.x, examples.y):
-        raise InputError(f"data: {which} samples are no Examples; accepted: a tensor [n, ...] and int64 labels [n]")
-    if len(examples.y) == 0:
-        raise InputError(f"data: no {which} samples; accepted: at least one")
-    labels = examples.y.cpu().numpy()  # NumPy's smallest and largest wait for no other thread
-    low, high = labels.min(), labels.max()
-    if low < 0 or high >= classes:
-        raise InputError(f"data: {which} labels run from {low} to {high}; accepted: 0 to {classes - 1}")
+def _side_by_side(parts: Sequence[Examples]) -> tuple[Examples, Assignment]:
+    """All clients' samples, one client's after the other's; who has none has no say in their shapes."""
+    full = [part for part in parts if len(part)] or [*parts[:1]]
+    together = Examples(torch.cat([p.x for p in full]), torch.cat([p.y for p in full]))
+    ends = np.cumsum([0, *(len(part) for part in parts)])
+    return together, joined([np.arange(first, last) for first, last in pairwise(ends)])
 
 
-def _fit(x: Any, y: Any) -> bool:
-    tensors = isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() > 0
-    return tensors and y.dtype == torch.int64 and y.shape == x.shape[:1]
-
-
-def _check_assignment(assignment: Assignment, samples: int) -> None:
-    indices, offsets = assignment.indices, assignment.offsets
-    for array in (indices, offsets):
-        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != "i":
-            raise InputError("data: its assignment is not made of two arrays of whole numbers")
-    if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
-        raise InputError("data: the offsets of its assignment do not go from 0 up to the number of its indices")
-    if len(indices) and (indices.min() < 0 or indices.max() >= samples):
-        raise InputError(
-            f"data: its assignment deals out samples {indices.min()} to {indices.max()}; accepted: 0 to {samples - 1}"
-        )
-    if not len(indices):
-        raise InputError("data: no client has any samples; accepted: one with samples at least")
-
-
-def _classes(*parts: Examples) -> int:
-    return max(int(p.y.max()) if len(p.y) else 0 for p in parts) + 1
-
-
-def _vocabulary(train: Examples, test: Examples, given: int | None) -> int | None:
-    if train.x.is_floating_point() or test.x.is_floating_point():
-        return None
-    low = min(int(train.x.min()), int(test.x.min()))
-    high = max(int(train.x.max()), int(test.x.max()))
-    if low < 0 or (given is not None and high >= given):
-        limit = "up" if given is None else f"to {given - 1}"
-        raise InputError(f"data: token ids run from {low} to {high}; accepted: 0 {limit}")
-    return given if given is not None else high + 1
-
-
-def _hold_out(samples: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
-    n = len(samples.y)
-    if not 0 < share < 1 or not 0 < (count := round(share * n)) < n:
-        raise InputError(
-            f"test: {share} of {n} samples is not accepted; accepted: a share that leaves some on both sides"
-        )
-    order = torch.from_numpy(streams.generator(seed, "hold out").permutation(n))
-    test, train = order[:count], order[count:]
-    return Examples(samples.x[train], samples.y[train]), Examples(samples.x[test], samples.y[test])
-
-
-def _read_all(dataset: torch.utils.data.Dataset[Any]) -> tuple[Tensor, Tensor]:
-    pairs = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
-    labels = [y.item() if isinstance(y, Tensor) else y for _, y in pairs]
-    return torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.as_tensor(labels)
+def _some(samples: Examples, rows: Assignment) -> Examples:
+    which = torch.from_numpy(rows.indices)
+    return Examples(samples.x[which], samples.y[which])

@@ -19,6 +19,9 @@ class DatasetSettings(Section):
     """Use only this many training samples, drawn at random. By default all are used."""
     test_limit: Count | None = None
     """Use only this many test samples, drawn at random. By default all are used."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The share of its own training rows that each client holds out for validation. Targets, early stopping, the best
+    model and sweeps then look at these rows, not at the test set."""
     normalise: datasets.Scaling = "standard"
     """How the values of images are scaled. `standard` scales them to 0..1 and then to mean 0 and standard deviation 1
     per channel, `unit` scales them to 0..1, and `none` keeps 0..255. Token ids and your own data stay as they are."""

@@ -47,6 +47,17 @@ def _distances(counts: NDArray[np.int64], overall: NDArray[np.float64]) -> NDArr
     return found
 
 
+def describe_sizes(assignment: Assignment) -> dict[str, Any]:
+    """How many samples clients hold, where there are no classes to count."""
+    sizes = assignment.sizes
+    return {
+        "clients": len(assignment),
+        "least": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "most": int(sizes.max()),
+    }
+
+
 def describe_labels(labels: NDArray[np.int64], assignment: Assignment, classes: int) -> dict[str, Any]:
     """Who holds which labels, in plain values: counts of the first clients, and sizes and distances over all."""
     sizes = assignment.sizes
@@ -58,11 +69,8 @@ def describe_labels(labels: NDArray[np.int64], assignment: Assignment, classes: 
         distance += float(_distances(counts[counts.any(axis=1)], held / held.sum()).sum())
     shown = label_counts(labels, assignment.some(0, MOST_CLIENTS), classes)
     return {
-        "clients": len(assignment),
+        **describe_sizes(assignment),
         "classes": classes,
-        "least": int(sizes.min()),
-        "median": float(np.median(sizes)),
-        "most": int(sizes.max()),
         "distance": distance / int((sizes > 0).sum()),
         "counts": shown[:, :MOST_CLASSES].tolist(),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import repeat
 from math import prod
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.settings import LocalSettings
-from fedkeel.local.work import steps
+from fedkeel.local.work import samples_in_epoch, steps, steps_in_epoch
 
 NUMBERED = 256
 """Samples of a client that are told by number at once, where nobody needs them side by side."""
@@ -30,9 +31,11 @@ class Samples:
     """Those of a mini-batch: by number among all there are, until somebody needs them side by side."""
 
     data: tuple[Tensor, Tensor]
-    """All samples and labels: x [n, ...] and y [n]; without `which`, x [k, b, ...] and y [k, b]."""
+    """All samples and targets: x [n, ...] and y [n, ...]; without `which`, x [k, b, ...] and y [k, b, ...]."""
     which: Tensor | None = None
     """[k, b]"""
+    weight: Tensor | None = None
+    """[k, b], what each sample counts in the loss, where they do not all count alike."""
 
     @cached_property
     def fetched(self) -> tuple[Tensor, Tensor]:
@@ -41,24 +44,28 @@ class Samples:
         if self.which is None:
             return x, y
         flat, shape = self.which.flatten(), self.which.shape
-        return x.index_select(0, flat).view(*shape, *x.shape[1:]), y.index_select(0, flat).view(shape)
+        return tuple(each.index_select(0, flat).view(*shape, *each.shape[1:]) for each in (x, y))  # type: ignore[return-value]
 
     @property
     def shape(self) -> torch.Size:
         """(k, b)"""
-        return (self.data[1] if self.which is None else self.which).shape
+        return (self.data[1] if self.which is None else self.which).shape[:2]
 
     def split(self, size: int) -> list[Samples]:
         """Mini-batches of so many, and a last one of what is left."""
+        cut = partial(torch.split, split_size_or_sections=size, dim=1)
+        weights = repeat(None) if self.weight is None else cut(self.weight)
         if self.which is not None:
-            return [Samples(self.data, part) for part in torch.split(self.which, size, dim=1)]
-        parts = zip(*(torch.split(part, size, dim=1) for part in self.data), strict=True)
-        return [Samples(part) for part in parts]
+            return [Samples(self.data, part, weight) for part, weight in zip(cut(self.which), weights, strict=False)]
+        return [Samples((x, y), None, weight) for x, y, weight in zip(*map(cut, self.data), weights, strict=False)]
 
     def pick(self, rows: Tensor) -> Samples:
         """Those of some clients."""
         x, y = self.data
-        return Samples((x[rows], y[rows])) if self.which is None else Samples(self.data, self.which[rows])
+        weight = None if self.weight is None else self.weight[rows]
+        if self.which is None:
+            return Samples((x[rows], y[rows]), None, weight)
+        return Samples(self.data, self.which[rows], weight)
 
 
 @dataclass(slots=True)
@@ -95,8 +102,22 @@ class Batch:
 
     @property
     def y(self) -> Tensor:
-        """[k, b]"""
+        """[k, b, ...]"""
         return self.samples.fetched[1]
+
+    @property
+    def importance(self) -> Tensor | None:
+        """[k, b], what each sample counts in the loss; nothing where they all count alike."""
+        return self.samples.weight
+
+    @property
+    def factors(self) -> Tensor:
+        """[k, b], by which the losses of samples are added up."""
+        return self.weights if self.importance is None else self.weights * self.importance
+
+    def counted(self, losses: Tensor) -> Tensor:
+        """[k, b], each sample's loss as it counts."""
+        return losses if self.importance is None else losses * self.importance
 
     @property
     def device(self) -> torch.device:
@@ -134,8 +155,10 @@ class Batches:
         self.by_step = local.by_step
         """Whether what is called an epoch here is a mini-batch, but for the passes through all samples."""
         self.batch, self.steps = steps(self._sizes, self.epochs, local)
-        self.a_pass: NDArray[np.int64] = -(-self._sizes // self.batch)
-        """[C], steps that lead a client through all its samples."""
+        self.a_pass: NDArray[np.int64] = steps_in_epoch(self._sizes, local)
+        """[C], steps that lead a client through all its samples, but for those that `local.drop_last` leaves out."""
+        self.used: NDArray[np.int64] = samples_in_epoch(self._sizes, local)
+        """[C], samples of such a pass."""
         self._own = data.assignment.offsets[self._clients, None]
         self._augment: dict[int, torch.Generator] = {}
 
@@ -193,7 +216,7 @@ class Batches:
             masks = self._masks("dropout", number)
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), number)))
             place, before = 0, number * a_pass
-            for which in torch.split(order[:, : (count - before) * size], some, dim=1):
+            for which in torch.split(order[:, : min(count - before, a_pass) * size], some, dim=1):
                 for samples in self._samples(which).split(size):
                     if weights.shape != samples.shape:
                         sizes = np.full(len(everybody), samples.shape[1])
@@ -274,9 +297,14 @@ class Batches:
     def _samples(self, which: Tensor, augment: bool = True) -> Samples:
         """By number [k, b]; augmentation is one draw a sample, so it does not matter how many at once."""
         if self._numbered is not None:
-            return Samples(self._numbered, which)
+            return Samples(self._numbered, which, self._weight(which))
         draws = [self._augment[row] for row in range(len(which))] if augment and self._augment else None
-        return Samples(self._data.train_batch(which, draws))
+        return Samples(self._data.train_batch(which, draws), None, self._weight(which))
+
+    def _weight(self, which: Tensor) -> Tensor | None:
+        """[k, b], what these samples count in the loss."""
+        weight = self._data.weight
+        return None if weight is None else weight[which.to(weight.device)]
 
     def _shuffled(self, rows: NDArray[np.int64], passes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples of clients that begin a pass, in a new order; rows of the shorter ones are filled up."""

@@ -29,6 +29,7 @@ from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainer import Trainer
 from fedkeel.methods.client import ClientRule
 from fedkeel.params import Layout
+from fedkeel.task.task import CLASSIFICATION, Task
 from fedkeel.wire.transform import Chain
 
 
@@ -43,6 +44,7 @@ class Workshop:
     seed: int
     wire: Chain = field(default_factory=Chain)
     """What uploads go through on their way."""
+    task: Task = CLASSIFICATION
 
     def trainer(self, settings: ExecutorSettings) -> Trainer:
         """For these settings, in this process."""
@@ -54,21 +56,26 @@ class Workshop:
     def _gradient(self, settings: ExecutorSettings) -> Gradient:
         if settings.native:
             return self.native(self._threads(settings))
+        if settings.stack and self.local.only_autograd:
+            raise FedkeelError(f"clients cannot be trained in stacks: {self.local.only_autograd}")
         if settings.stack:
-            return self.dense or VmappedGradient(self.module, self._layout)
-        return AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last))
+            return self.dense or VmappedGradient(self.module, self._layout, self.task.loss)
+        half = self.local.precision == "bfloat16"
+        return AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last), half, self.task.loss)
 
     @cached_property
     def dense(self) -> DenseGradient | None:
         """Closed forms, where the model has them."""
-        return DenseGradient.of(self.module, self._layout, self.data.shape)
+        return DenseGradient.of(self.module, self._layout, self.data.shape, self.task.loss)
 
     @cached_property
     def not_native(self) -> str | None:
         """Why the compiled kernels cannot train this model, if there is a reason."""
         if self.data.train.x.is_cuda:
             return "the native kernels are for device cpu"
-        return absence() or (self._chain if isinstance(self._chain, str) else None)
+        if self.task.kind != "classification" or not self.task.loss.softmax or self.data.weight is not None:
+            return "the native kernels know only the plain cross-entropy of one class per sample"
+        return self.local.only_autograd or absence() or (self._chain if isinstance(self._chain, str) else None)
 
     def native(self, threads: int) -> NativeGradient:
         """By the compiled kernels, in so many threads."""
@@ -80,9 +87,9 @@ class Workshop:
     @property
     def trains_whole_jobs(self) -> bool:
         """Whether the kernels are given whole jobs of this method, or whole epochs, not every step."""
-        by_epoch = walks_by_epoch(self.rule, self.local.momentum) and not self.local.by_step
+        by_epoch = walks_by_epoch(self.rule, self.local.momentum) and self.local.alike_in_epochs
         many = keeps_to_course(self.rule) or by_epoch
-        return many and self.local.optimizer == "sgd" and not self.data.augment and not self.data.resize
+        return many and self.local.plain and not self.data.augment and not self.data.resize
 
     @property
     def bytes(self) -> int:
@@ -108,9 +115,9 @@ class Workshop:
         gradient = self._gradient(settings)
         trainer = self._trainer(gradient)
         if isinstance(gradient, NativeGradient):
-            evaluator: Evaluator = NativeEvaluator(gradient, self.module, self.data)
+            evaluator: Evaluator = NativeEvaluator(gradient, self.module, self.data, self.task)
         else:
-            evaluator = Evaluator(self.module, self.data, bool(settings.channels_last))
+            evaluator = Evaluator(self.module, self.data, self.task, bool(settings.channels_last))
         if settings.kind == "processes":
             return Processes(trainer, evaluator, settings.stack or None, settings.workers or cores())
         assert settings.kind in ("serial", "vectorised", "threads")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from fedkeel.data.federated import Held
 from fedkeel.wire.orders import Order, Trained
 
 
@@ -15,8 +16,14 @@ from fedkeel.wire.orders import Order, Trained
 class Score:
     """A model's result on a set of test samples."""
 
-    accuracy: float
     loss: float
+    metrics: Mapping[str, float]
+    """By name; the first is the one by which models are compared. NaN where one is not defined."""
+
+    @property
+    def first(self) -> float:
+        """The first metric."""
+        return next(iter(self.metrics.values()))
 
 
 class Executor(Protocol):
@@ -26,8 +33,12 @@ class Executor(Protocol):
         """What became of these orders, in their order; with `limit`, after so many steps."""
         ...
 
-    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        """Test `w` on the test set, or on those samples of it."""
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None, on: Held = "test") -> Score:
+        """Test `w` on the test or validation set, or on those samples of it."""
+        ...
+
+    def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
+        """The outputs of `w` for the whole test or validation set."""
         ...
 
     def close(self) -> None:

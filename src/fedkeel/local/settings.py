@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedkeel.config.section import Count, Section, Share, Size
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError
+from fedkeel.local.schedule import AnySchedule, Constant
+from fedkeel.methods.path import Curve
 
 
 class LocalSettings(Section):
@@ -20,14 +24,21 @@ class LocalSettings(Section):
     mini-batches."""
     batch_size: Count | Literal["full"] = 32
     """The number of samples in a mini-batch. With `full`, a mini-batch is all data of the client."""
+    drop_last: bool = False
+    """Whether an epoch leaves out the last mini-batch if it is shorter than the others. A client that has fewer samples
+    than one mini-batch still trains on all of them."""
     lr: Size = 0.05
-    """The learning rate of the clients."""
+    """The learning rate of the clients, before `lr_decay` and `schedule`."""
     lr_decay: Share = 1.0
     """The learning rate is multiplied by this factor after every round."""
+    schedule: AnySchedule = Constant()
+    """How the learning rate changes over the rounds of a run, or over the steps of a job."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """The optimiser of the clients, as in PyTorch. Its state starts from zero in every job."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The momentum of `sgd`."""
+    nesterov: bool = False
+    """Whether the momentum of `sgd` is Nesterov's."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     """The decay rates of `adam` and `adamw` for the running means of gradients and of squared gradients."""
     eps: Annotated[float, Field(ge=1e-30, le=1e38)] = 1e-8
@@ -37,30 +48,41 @@ class LocalSettings(Section):
     clip_norm: Size | None = None
     """The largest Euclidean norm of a mini-batch's gradient; longer gradients are scaled down. By default nothing is
     clipped."""
+    precision: Literal["float32", "bfloat16"] | None = None
+    """In which precision clients compute the forward and backward pass. `bfloat16` keeps the weights in float32, as
+    PyTorch's autocast does, and trains one client after the other. By default it is the experiment's `dtype`."""
 
     @model_validator(mode="after")
     def _fits_the_optimizer(self) -> Self:
-        if self.optimizer != "sgd" and self.momentum:
-            raise InputError(
-                f"local.momentum: {self.momentum:g} is not accepted with optimizer {self.optimizer}, which "
-                "has its own; accepted: 0, or local.betas"
-            )
-        for field in ("betas", "eps"):
-            value = getattr(self, field)
-            if self.optimizer == "sgd" and value != type(self).model_fields[field].default:
+        for field in ("momentum", "nesterov"):
+            if self.optimizer != "sgd" and getattr(self, field):
                 raise InputError(
-                    f"local.{field}: {shown(value)} is not accepted with optimizer sgd; "
-                    "accepted: optimizer adam or adamw"
+                    f"local.{field} works only with local.optimizer=sgd, but {self.optimizer} is chosen; remove it"
+                    + (" or set local.betas" if field == "momentum" else "")
                 )
+        if self.nesterov and not self.momentum:
+            raise InputError("local.nesterov needs momentum; set local.momentum, such as 0.9, or remove it")
+        for field in ("betas", "eps"):
+            if self.optimizer == "sgd" and getattr(self, field) != type(self).model_fields[field].default:
+                raise InputError(
+                    f"local.{field} works only with local.optimizer=adam or adamw, but sgd is chosen; remove it or "
+                    "choose another optimizer"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if self.schedule.over == "rounds" and self.lr_decay != 1:
+            raise InputError(
+                "local.lr_decay is an exponential schedule over rounds, and local.schedule is another schedule over "
+                "rounds; keep one of the two"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.epochs is not None and self.steps is not None:
-            raise InputError(
-                f"local.epochs={self.epochs} and local.steps={self.steps} both say how long a job is; "
-                "accepted: one of them"
-            )
+            raise InputError("local.epochs and local.steps both say how long a job is; keep one of the two")
         if self.steps is None and self.epochs is None:
             self.__dict__["epochs"] = 1  # shown, yet not counted as set by the user
         return self
@@ -75,6 +97,34 @@ class LocalSettings(Section):
         """Epochs of a job, or mini-batches where these are counted."""
         return self.steps or self.epochs or 1
 
+    def rate(self, round: int, rounds: int) -> float:
+        """The learning rate of jobs that are dispatched in this round, from 1, of so many."""
+        rate = self.lr * self.lr_decay ** (round - 1)
+        return rate * float(self.schedule.factor(round - 1, rounds)) if self.schedule.over == "rounds" else rate
+
+    @property
+    def curve(self) -> Curve | None:
+        """What a schedule over steps says of the steps of a job."""
+        return self._over_steps if self.schedule.over == "steps" else None
+
+    def _over_steps(self, step: int | NDArray[np.int64], each: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.schedule.factor(step, each * self.units)
+
+    @property
+    def plain(self) -> bool:
+        """Whether steps are those of SGD, with or without plain momentum."""
+        return self.optimizer == "sgd" and not self.nesterov
+
+    @property
+    def only_autograd(self) -> str | None:
+        """Why nothing else than PyTorch's autograd can train, one client after the other, if there is a reason."""
+        return "local.precision=bfloat16 needs autograd" if self.precision == "bfloat16" else None
+
+    @property
+    def alike_in_epochs(self) -> bool:
+        """Whether an epoch may have several steps, all of them at one rate."""
+        return not self.by_step and self.schedule.over != "steps"
+
 
 class FinetuneSettings(Section):
     """How each client adapts its own model at the end, before that is tested on the client's own test share."""
@@ -83,15 +133,17 @@ class FinetuneSettings(Section):
     """The number of epochs for which each client trains its own copy of the final model. The default is 5 for FedBABU
     and 0 for all other methods."""
     lr: Size | None = None
-    """The learning rate of fine-tuning. The default is the learning rate of the last round."""
+    """The learning rate of fine-tuning. The default is the learning rate of the last round. A
+    schedule over steps applies to it too."""
     part: Literal["all", "body", "head"] = "all"
     """The part of the model that is fine-tuned."""
 
 
 class ExecutorSettings(Section):
-    """How the work of clients is done on this machine. What is left open is measured before the first round.
+    """How this machine does the work of clients. What is left open is measured before the first round.
 
-    Results are equal bit for bit where `stack`, `native`, `channels_last` and `threads` are; `workers` changes none.
+    Results are equal bit for bit where `stack`, `native`, `channels_last` and `threads` are equal; `workers` does not
+    change them.
     """
 
     kind: Literal["auto", "serial", "vectorised", "processes", "threads"] = "auto"
@@ -111,24 +163,20 @@ class ExecutorSettings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        many = "1 or more, or kind serial"
-        accepted = {"serial": "0, or kind vectorised", "vectorised": many, "threads": many}.get(self.kind)
-        if accepted and self.stack is not None and (self.stack > 0) == (self.kind == "serial"):
-            raise InputError(
-                f"executor.stack: {self.stack} is not accepted with kind {self.kind}; accepted: {accepted}"
-            )
+        if self.stack is not None and self.kind == "serial" and self.stack > 0:
+            raise InputError(f"executor.stack must be 0 with executor.kind=serial; got {self.stack}")
+        if self.stack == 0 and self.kind in ("vectorised", "threads"):
+            raise InputError(f"executor.stack must be 1 or more with executor.kind={self.kind}; got 0")
         if self.channels_last and (self.native or self.kind == "threads"):
-            raise InputError("executor.channels_last: true is not accepted with native training; accepted: one of them")
+            raise InputError("executor.channels_last does not go with native training; keep one of the two")
         if self.channels_last and (self.stack or self.kind == "vectorised"):
-            raise InputError("executor.channels_last: true is not accepted with stacks; accepted: executor.stack=0")
+            raise InputError("executor.channels_last does not go with stacks; remove it or set executor.stack=0")
         if self.kind == "threads" and self.native is False:
-            raise InputError(
-                "executor.native: false is not accepted with kind threads; accepted: true, or kind processes"
-            )
+            raise InputError("executor.native must be true with executor.kind=threads; got false")
         if self.workers is not None and self.kind in ("serial", "vectorised"):
             raise InputError(
-                f"executor.workers: {self.workers} is not accepted with kind {self.kind}; "
-                "accepted: kind processes or threads"
+                f"executor.workers needs executor.kind=processes or threads, but {self.kind} is chosen; remove it or "
+                "choose another kind"
             )
         return self
 

@@ -18,7 +18,7 @@ from fedkeel.config.section import Section
 from fedkeel.methods.course import Course
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle, Penalty
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.types import Message, ScheduleOver, Sends
 from fedkeel.params import Layout, Part
 
 __all__ = ["ClientRule", "Course", "Job", "Merge", "Message", "Oracle", "Penalty", "Sends", "body_objection"]
@@ -35,6 +35,8 @@ class ClientRule(Section):
     """Which weights come back."""
     features: ClassVar[Literal["unused", "used", "logits"]] = "unused"
     """Whether it looks at what the head is given; with `logits`, the model must end with its head."""
+    needs_classes: ClassVar[str | None] = None
+    """Why the method can only learn to tell classes apart, if that is so."""
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
     watches_epochs: ClassVar[bool] = False
@@ -77,6 +79,10 @@ class ClientRule(Section):
     @property
     def if_diverged(self) -> str | None:
         """What to try when training has diverged, beside a smaller `local.lr`: which of its settings to change."""
+        return None
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """Why `local.schedule` must not change the learning rate over rounds, or over steps, if there is a reason."""
         return None
 
     def objection(self, layout: Layout, momentum: float) -> str | None:

@@ -31,7 +31,7 @@ from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Inheriting, Plan, ServerState, Updates
-from fedkeel.methods.types import Chance, Multiple, Reading, Weight, lower_cap
+from fedkeel.methods.types import Chance, Multiple, Reading, ScheduleOver, Weight, lower_cap
 from fedkeel.params import Layout
 
 STALLED = 1e-3
@@ -131,6 +131,12 @@ class AggregatedRates(Control, EpochRecorder):
     @property
     def needs_sgd(self) -> str:
         return "its learning rates are made for steps along the gradient"
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """Over rounds, the practical reading plans its rates as multiples of the round's rate."""
+        if over == "steps":
+            return "its server plans one learning rate for each epoch"
+        return "Algorithm 1 finds its own learning rates in every round" if self.reading == "literal" else None
 
     @property
     def survey(self) -> ClientRule | None:

@@ -30,7 +30,7 @@ from fedkeel.methods.registry import method
 from fedkeel.methods.server import Inheriting, Receipt, ServerState, Updates, View
 from fedkeel.methods.slots import Proposals, Timing
 from fedkeel.methods.staleness import StalenessMixed, mix
-from fedkeel.methods.types import Chance, Reading
+from fedkeel.methods.types import Chance, Reading, ScheduleOver
 from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
@@ -197,6 +197,11 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         if not self.adapts or not any((self.lambda_lr, self.sigma_lr, self.iota_lr)):
             return None
         return "its control parameters learn from how far clients moved (unless lambda_lr, sigma_lr and iota_lr are 0)"
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        if over == "steps" and self.reading == "literal" and self.needs_sgd:
+            return "Eq. 4 and 5, taken literally, divide a client's path by one learning rate"
+        return None
 
     def root(self, view: View) -> float:
         """The number under the root."""

@@ -25,6 +25,7 @@ class PrivateBody(ClientRule):
     uploads = "none"
     features = "logits"
     global_model = False
+    needs_classes = "its header is trained on the mean features of each class"
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """The server knows how to train a linear header."""

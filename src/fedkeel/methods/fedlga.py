@@ -19,7 +19,6 @@ from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import UniformAverage
 from fedkeel.methods.growth import bend, growth, kappa, no_record, recorded
-from fedkeel.methods.path import path_length
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState, Updates
 
@@ -156,7 +155,7 @@ def _whole_length(updates: Updates, asked: int) -> Tensor:
     epochs, steps = updates.epochs, updates.steps
     rates = updates.lr.gather(1, torch.arange(asked).minimum(epochs - 1).to(updates.lr.device))
     whole = torch.full_like(epochs, asked)
-    return path_length(rates, whole, steps // epochs.to(steps) * asked, updates.momentum, updates.pull)[:, 0].double()
+    return updates.length_of(rates, whole, steps // epochs.to(steps) * asked)[:, 0].double()
 
 
 def _refuse_runaway(factors: Tensor) -> None:

@@ -54,7 +54,7 @@ class NormalisedAverage(ServerRule):
             )
         counted = length
         if self.tau_eff == "released" and updates.pull:
-            counted = path_length(updates.lr, updates.epochs, updates.steps)
+            counted = path_length(updates.lr, updates.epochs, updates.steps, curve=updates.curve)
         effective = shares @ counted
         weights = effective * shares / length[:, 0]
         step, memory = weights @ updates.delta, state.memory

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.methods.course import Course, Trail
-from fedkeel.methods.path import path_length
+from fedkeel.methods.path import Curve, path_length
 from fedkeel.methods.types import Message, Weighting, exact_sum, mean_shares
 from fedkeel.params import Layout
 
@@ -85,6 +87,10 @@ class Job:
     """What a rule carries from step to step: set in `begin`, replaced in `advance`."""
     sums: Sums = field(default_factory=Sums)
     """Set in `begin`."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    curve: Curve | None = None
+    """What the learning rate of each step is multiplied by, where the experiment's schedule runs over steps."""
 
     @property
     def length(self) -> Tensor:
@@ -92,7 +98,12 @@ class Job:
 
         (start - w) / length is the mean direction for any number of steps; a pull is part of that direction.
         """
-        return path_length(self.lr, self.epochs, self.steps, self.momentum)
+        return path_length(self.lr, self.epochs, self.steps, self.momentum, 0.0, self.nesterov, self.curve)
+
+    def factor(self, step: int | NDArray[np.int64]) -> Tensor:
+        """[k, 1], what the curve says of a step, counted from 0; of many steps [k, steps]."""
+        assert self.curve is not None
+        return torch.from_numpy(self.curve(step, (self.steps // self.epochs).cpu().numpy())).to(self.lr)
 
     def pick(self, rows: slice | Tensor) -> Job:
         """Some clients of the stack; a slice of them as views."""
@@ -128,7 +139,7 @@ class Updates:
     steps: Tensor
     """[m, 1], local SGD steps really done."""
     lr: Tensor
-    """[m, E], the learning rates used; those after a client's last epoch mean nothing."""
+    """[m, E], the learning rates used, before the curve; those after a client's last epoch mean nothing."""
     messages: Message
     layout: Layout
     sums: Message = field(default_factory=dict)
@@ -150,6 +161,10 @@ class Updates:
     completed: Tensor | None = None
     """[m, D], the weights that each would have sent after all that it was asked for; only a simulated world knows them,
     and only where the rule looks at them (`ServerRule.looks_ahead`)."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    curve: Curve | None = None
+    """As `Job.curve`."""
 
     @property
     def delta(self) -> Tensor:
@@ -159,7 +174,11 @@ class Updates:
     @property
     def length(self) -> Tensor:
         """[m, 1], as `Job.length`, but of the gradients alone: a pull shortens the path."""
-        return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
+        return self.length_of(self.lr, self.epochs, self.steps)
+
+    def length_of(self, lr: Tensor, epochs: Tensor, steps: Tensor) -> Tensor:
+        """[m, 1], the same of other rates, epochs and steps."""
+        return path_length(lr, epochs, steps, self.momentum, self.pull, self.nesterov, self.curve)
 
     def shares(self, weighting: Weighting = "samples") -> Tensor:
         """[m], each client's share in a mean over those that arrived."""

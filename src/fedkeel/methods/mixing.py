@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from fedkeel.methods.path import path_length
 from fedkeel.methods.server import Updates
 from fedkeel.methods.types import Reading
 
@@ -76,6 +75,6 @@ def own_displacement(update: Updates) -> Tensor:
         return moved
     beta = float(update.messages["merge_weight"])
     steps = update.steps // update.epochs * update.slot
-    before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
+    before = update.length_of(update.lr, update.slot, steps)
     moved = moved.sub_(update.fresh.w[0] - update.start[0], alpha=beta)
     return moved.div_(1 - beta * float(before / update.length))

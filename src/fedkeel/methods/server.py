@@ -12,7 +12,7 @@ from torch import Tensor
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError, shown
 from fedkeel.methods.job import Updates
-from fedkeel.methods.types import Message, Weighting, mean_shares
+from fedkeel.methods.types import Message, ScheduleOver, Weighting, mean_shares
 from fedkeel.params import Layout
 
 __all__ = [
@@ -161,6 +161,10 @@ class ServerRule(Section):
     @property
     def if_diverged(self) -> str | None:
         """As `ClientRule.if_diverged`."""
+        return None
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """As `ClientRule.schedule_objection`."""
         return None
 
     @property

@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule, Job, Message, Oracle
-from fedkeel.methods.types import Decay, Multiple, lower_cap
+from fedkeel.methods.types import Decay, Multiple, ScheduleOver, lower_cap
 
 
 class SmoothedRate(ClientRule):
@@ -37,6 +37,10 @@ class SmoothedRate(ClientRule):
     @property
     def if_diverged(self) -> str:
         return lower_cap(self.cap)
+
+    def schedule_objection(self, over: ScheduleOver) -> str:
+        """Over rounds, a schedule would move no more than the cap."""
+        return "every client sets its own learning rate for each job"
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}

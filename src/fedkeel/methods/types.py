@@ -41,6 +41,9 @@ class Sends:
 Weighting = Literal["samples", "uniform"]
 """How clients count in a mean: in proportion to their samples, or all the same."""
 
+ScheduleOver = Literal["rounds", "steps"]
+"""What a schedule of learning rates runs over: the rounds of a run, or the steps of a job."""
+
 Chance = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """The share of the past in a running mean."""

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from fedkeel.config.experiment import contradiction
 from fedkeel.errors import FedkeelError, InputError, MishapError
-from fedkeel.record import schema
+from fedkeel.record import divergence, schema
 from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
 from fedkeel.record.durable import PARTIAL, whole
 from fedkeel.record.lock import BusyError, is_held, lock
 from fedkeel.record.machine import continued, renewed
 from fedkeel.record.rowfile import START, RowFile, line, lines
 from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
-from fedkeel.record.schema import ACCURACIES, EXPERIMENT, LABELS, RUN, SUMMARY
+from fedkeel.record.schema import CLIENT_METRICS, EXPERIMENT, LABELS, RUN, SUMMARY
 from fedkeel.record.standing import Rest
 from fedkeel.record.subject import Subject
 
@@ -102,6 +102,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 found = folder.checkpoints.load(folder._objection)
                 folder._rewind(found)
                 folder._mark(anew=found is None)
+                divergence.remove(path)
                 folder.checkpoints.clean()
                 for left in filter(_is_partial, path.iterdir()):
                     left.unlink()
@@ -192,12 +193,24 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         with self._explained(), whole(self.path / f"{name}.safetensors") as partial:
             save_file(owned, partial)
 
-    def add_client_accuracies(self, columns: Mapping[str, NDArray[np.float64]]) -> None:
-        """Write `client_accuracy.jsonl`, one row a client; null where one could not be tested."""
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        known = ([None if value != value else value for value in row] for row in rows)
-        told = (line({"client": client, **dict(zip(columns, row, strict=True))}) for client, row in enumerate(known))
-        self._write(ACCURACIES, "".join(told))
+    def add_client_metrics(
+        self,
+        columns: Mapping[str, NDArray[np.float64]],
+        rows: Sequence[int],
+        names: Sequence[str] | None,
+        estimated: bool,
+    ) -> None:
+        """Write `client_metrics.jsonl`, one row per client; null where one could not be tested.
+
+        `rows` says on how many test rows; `estimated`, that these were drawn from a common test set.
+        """
+        told = []
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        for client, (count, row) in enumerate(zip(rows, values, strict=True)):
+            known = {name: None if value != value else value for name, value in zip(columns, row, strict=True)}
+            name = {} if names is None else {"name": names[client]}
+            told.append(line({"client": client, **name, "rows": count, **known, "estimated": estimated}))
+        self._write(CLIENT_METRICS, "".join(told))
 
     def add_labels(self, describe: Callable[[], Mapping[str, Any]]) -> None:
         """Write down who holds which labels, unless that was done before."""
@@ -216,6 +229,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def __exit__(self, _: object = None, error: BaseException | None = None, __: object = None) -> None:
         if isinstance(error, KeyboardInterrupt) and not complete(self.path):
             error.add_note(self.advice)
+        divergence.note(self.path, error)
         self.close()
 
     def _write(self, name: str, text: str) -> None:
@@ -309,7 +323,9 @@ def _is_left_over(path: Path) -> bool:
 def _is_partial(path: Path) -> bool:
     """Whether this was being written when a run was killed."""
     name = path.name.removesuffix(PARTIAL)
-    return name != path.name and (name in (EXPERIMENT, LABELS, SUMMARY, ACCURACIES) or name.endswith(".safetensors"))
+    return name != path.name and (
+        name in (EXPERIMENT, LABELS, SUMMARY, CLIENT_METRICS) or name.endswith(".safetensors")
+    )
 
 
 def _taken(path: Path) -> TakenError:

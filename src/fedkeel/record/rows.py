@@ -32,6 +32,11 @@ class Recorded:
         return told
 
     @classmethod
+    def takes(cls, _: object) -> bool:
+        """Whether an item of the extra field may have this value; others are left out."""
+        return True
+
+    @classmethod
     def read(cls, told: object) -> Self:
         """From what was written; keys that this version does not know are left out."""
         if not isinstance(told, dict):
@@ -45,7 +50,7 @@ class Recorded:
             if type(value) not in known[name]:
                 raise RowError(f"{name} is a {type(value).__name__}")
         if cls.extra is not None:
-            given[cls.extra] = {name: value for name, value in told.items() if name not in given}
+            given[cls.extra] = {name: value for name, value in told.items() if name not in given and cls.takes(value)}
         try:
             return cls(**given)
         except TypeError:
@@ -57,14 +62,18 @@ class Recorded:
 class Evaluation(Recorded):
     """One row of `history.jsonl`, a test of the model; counts and times run from the start of the run."""
 
+    extra = "metrics"
+
     round: int
     version: int
     """How often the global model has been replaced."""
     virtual_seconds: float
     wall_seconds: float
     """Real seconds, without those between a stop and the resumption."""
-    accuracy: float
-    """Of the tested model on the test set; without a global model, the mean of the clients' own on their shares."""
+    metrics: dict[str, float | None]
+    """Of the tested model on the test set; without a global model, the means of the clients' own on their test rows.
+    These are keys of the row itself, and attributes of this object: `row.accuracy`. The first is the one by which
+    models are compared. None where a metric is not defined."""
     loss: float
     train_loss: float | None = None
     """Mean over the samples that this round's participants saw in training, at the time they saw them."""
@@ -75,10 +84,51 @@ class Evaluation(Recorded):
     """Uploads that the gate let in, those that the server rule refused or still has in a buffer included."""
     local_accuracy: dict[str, float] | None = None
     """Of the participants' models as they came back, on the whole test set (`evaluate_local`)."""
+    validation: dict[str, float | None] | None = None
+    """The loss and metrics on the validation set, where there is one."""
+    clients: dict[str, dict[str, float]] | None = None
+    """Of each metric, its spread over the clients' own test rows (`evaluate_clients`)."""
+    by_class: dict[str, list[float | None]] | None = None
+    """Metrics of each class alone (`evaluate_classes`)."""
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise RowError("it has no metric")
+
+    @classmethod
+    def takes(cls, value: object) -> bool:
+        """Metrics are numbers, or null where they are not defined."""
+        return value is None or type(value) in (int, float)
 
     def plain(self) -> dict[str, Any]:
-        """Without what there is not."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        """Metrics under their names; without what is missing."""
+        told: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            told |= value if name == "metrics" else {name: value} if value is not None else {}
+        return told
+
+    def __getattr__(self, name: str) -> float | None:
+        metrics = self.__dict__.get("metrics", {})
+        if name not in metrics:
+            raise AttributeError(f"this evaluation has no {name}; its metrics are {', '.join(metrics)}")
+        value: float | None = metrics[name]
+        return value
+
+    def __getitem__(self, name: str) -> Any:
+        """A metric or another value by its name, as in the row."""
+        return self.plain()[name]
+
+    @property
+    def first(self) -> float:
+        """The metric by which models are compared; NaN where it is not defined."""
+        value = next(iter(self.metrics.values()))
+        return float("nan") if value is None else value
+
+    def tuned(self, name: str) -> float:
+        """A metric or the loss, on the validation set where there is one; NaN where it is not defined."""
+        told = {**self.metrics, "loss": self.loss} if self.validation is None else self.validation
+        value = told.get(name)
+        return float("nan") if value is None else value
 
 
 @dataclass(frozen=True)
@@ -123,7 +173,7 @@ class Arrival(Recorded):
     samples: int
     """How many the client has."""
     learning_rates: list[float]
-    """One per epoch."""
+    """One per epoch; a schedule over steps multiplies them by its own factors."""
     weight: float | None
     """What the server rule gave this update; nothing if that showed only after the round."""
     train_loss: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
@@ -126,14 +126,6 @@ class RunRecord:
 
     def _damaged(self, name: str, what: str) -> InputError:
         return InputError(f"{self._named}: {name} is damaged ({what}); accepted: a folder made by fedkeel run")
-
-
-def labels(runs: Sequence[RunRecord]) -> list[str]:
-    """Of several runs; where they have the same words, with the names of their folders."""
-    words = [run.label for run in runs]
-    return [
-        f"{each} ({run.path.name})" if words.count(each) > 1 else each for each, run in zip(words, runs, strict=True)
-    ]
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

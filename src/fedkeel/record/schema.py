@@ -15,7 +15,7 @@ import fedkeel
 from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError, label, shown
 
-EXPERIMENT, RUN, SUMMARY, ACCURACIES = "experiment.yaml", "run.json", "summary.json", "client_accuracy.jsonl"
+EXPERIMENT, RUN, SUMMARY, CLIENT_METRICS = "experiment.yaml", "run.json", "summary.json", "client_metrics.jsonl"
 LABELS = "labels.json"
 SCHEMA = 2
 

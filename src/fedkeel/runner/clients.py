@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors.choose import Choice
 from fedkeel.methods.finetune import FineTuning
 from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
-from fedkeel.runner.scores import Model, accuracies, client_scores, finetuned, spread
+from fedkeel.runner.scores import Model, client_scores, column, columns, finetuned, spread
 from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.steps import announce
 from fedkeel.wire.transform import Chain
 
 
@@ -26,11 +27,24 @@ def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
     """The global model; where there is none, the global header and the models of all clients that took part."""
     if simulation.standing().global_model:
         folder.save("model", module.state_dict())
+        best = best_model(simulation, module)
+        if best is not None:
+            folder.save("best_model", best.state_dict())
         return
     head = simulation.layout.head_names
     folder.save("header", {name: tensor for name, tensor in module.state_dict().items() if name in head})
     own = {client: own_model(simulation, module, client).state_dict() for client in simulation.took_part}
     folder.save("client_models", {f"{client}/{name}": t for client, each in own.items() for name, t in each.items()})
+
+
+def best_model(simulation: Simulation, module: nn.Module) -> nn.Module | None:
+    """The global model of the best evaluation, as a copy of `module` with its weights, if there is one."""
+    best = simulation.tuning.best
+    if best is None or "w" not in best:
+        return None
+    flat = FlatModel(copy.deepcopy(module))
+    flat.load(best["w"], best["buffers"])
+    return flat.release()
 
 
 def own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Module:
@@ -41,42 +55,53 @@ def own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Modu
 
 
 def tests_clients(simulation: Simulation) -> bool:
-    """Whether clients' own models are tested at the end."""
+    """Whether models are tested client by client at the end."""
     experiment = simulation.experiment
-    asked = experiment.evaluate_clients or experiment.finetune_epochs > 0
+    asked = experiment.evaluate_clients or experiment.finetune_epochs > 0 or simulation.data.clients_have_tests
     return asked or not simulation.standing().global_model
 
 
 def score_clients(
-    simulation: Simulation, workshop: Workshop, choice: Choice, summary: dict[str, Any], folder: RunFolder | None
+    simulation: Simulation,
+    workshop: Workshop,
+    choice: Choice,
+    summary: dict[str, Any],
+    folder: RunFolder | None,
+    outputs: Tensor | None,
 ) -> NDArray[np.float64] | None:
-    """Clients' own models on their own test shares, where that was asked for or the method is about them.
+    """Models on each client's own test rows: where clients have such rows, or it was asked for, or there is no other.
 
-    Puts the spreads into the summary, writes a row per client, and returns the accuracies after fine-tuning.
+    Puts the spreads into the summary, writes a row per client, and returns the first metric after fine-tuning. What is
+    estimated from a common test set is called that.
     """
-    epochs = simulation.experiment.finetune_epochs
+    epochs, task = simulation.experiment.finetune_epochs, simulation.task
     if not tests_clients(simulation):
         return None
-    found = {"accuracy": accuracies(simulation.client_scores())}
-    summary["client_accuracy"] = spread(found["accuracy"])
+    announce("testing the clients one by one")
+    first, suffix = task.names[0], "" if simulation.data.clients_have_tests else "_estimated"
+    found = columns(simulation.client_scores(outputs), task)
+    for name, values in found.items():
+        summary[f"client_{name}{suffix}"] = spread(values, task.better(name))
     if epochs:
         found["finetuned"], lost = _finetuned(simulation, workshop, choice, epochs)
-        summary["client_accuracy_finetuned"] = None if lost else spread(found["finetuned"])
+        tuned = None if lost else spread(found["finetuned"], task.better(first))
+        summary[f"client_{first}_finetuned{suffix}"] = tuned
         summary["finetuning_diverged"] = lost
     if folder is not None:
-        folder.add_client_accuracies(found)
+        rows = [len(simulation.data.test_share(c, simulation.experiment.seed)) for c in range(len(simulation.data))]
+        folder.add_client_metrics(found, rows, simulation.data.client_names, estimated=bool(suffix))
     return found.get("finetuned")
 
 
 def _finetuned(
     simulation: Simulation, workshop: Workshop, choice: Choice, epochs: int
 ) -> tuple[NDArray[np.float64], list[int]]:
-    """(Accuracies of the clients' own models after so many more epochs, on their own test shares; who diverged)."""
+    """(The first metric of the clients' own models after so many more epochs, on their own test rows; who diverged)."""
     experiment, clients = simulation.experiment, range(len(simulation.data))
     local = experiment.local.model_copy(update={"epochs": epochs, "steps": None})
     rule = FineTuning(part=experiment.finetune.part)
     executor = replace(workshop, rule=rule, local=local, wire=Chain()).executor(choice.settings)
-    last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
+    last = experiment.local.rate(max(1, simulation.round - 1), experiment.rounds)
     rate = experiment.finetune.lr or last
     w, _ = simulation.evaluated
     lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
@@ -93,4 +118,4 @@ def _finetuned(
         scores = client_scores(clients, tuned(), executor.evaluate, simulation.data, experiment.seed)
     finally:
         executor.close()
-    return accuracies(scores), lost
+    return column(scores), lost

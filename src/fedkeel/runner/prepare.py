@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedkeel import models, streams
@@ -28,7 +27,10 @@ from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
 from fedkeel.runner import memory
+from fedkeel.runner.steps import announce
+from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
+from fedkeel.task.task import Task, reduction_of
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
@@ -46,11 +48,14 @@ def prepare(
             raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+    announce("loading the data")
     experiment, data = _data(experiment, data)
+    data = fitted(data, experiment.task, experiment.loss.class_weights)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
+    announce("building the model")
     experiment, module = _model(experiment, data, model)
     with threads(experiment.threads):
-        _check_model(module, data, experiment.local.batch_size)
+        experiment = _check_model(experiment, module, data)
         _check_method(experiment, module, data)
     return experiment, data, module
 
@@ -74,23 +79,26 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
         )
     if ":" in settings.name:
-        train, test = (_own(getattr(loaded, which), f"{settings.name}, {which}") for which in ("train", "test"))
+        train, test = (
+            _own(getattr(loaded, which), f"{settings.name}, {which}", loaded.vocabulary) for which in ("train", "test")
+        )
         loaded = replace(loaded, train=train, test=test)
     limited = replace(
         loaded,
         train=_limit(loaded.train, settings.train_limit, experiment.seed, "train"),
         test=_limit(loaded.test, settings.test_limit, experiment.seed, "test"),
     )
-    data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed)
+    share = settings.validation or 0.0
+    data = FederatedData.from_dataset(limited, experiment.partition, experiment.clients, experiment.seed, share)
     return _transformed(data, settings)
 
 
-def _own(part: object, whose: str) -> Examples:
+def _own(part: object, whose: str, vocabulary: int | None) -> Examples:
     """The user's samples, checked."""
     if not isinstance(part, Examples):
         raise InputError(f"dataset.name: {whose} is {type(part).__name__}; accepted: Examples")
     try:
-        checked = examples(part.x, part.y)
+        checked = examples(part.x, part.y, vocabulary)
     except InputError as error:
         raise InputError(f"dataset.name: {whose}: {error}") from None
     if not len(checked):
@@ -157,7 +165,7 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         with torch.random.fork_rng(devices=[]):
             _check_memory(experiment, data)
             torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
-            module = _build(settings.name, settings.options, data)
+            module = _build(settings.name, settings.options, _inputs(experiment, data))
     if any(
         isinstance(each, UninitializedParameter | UninitializedBuffer)
         for each in (*module.parameters(), *module.buffers())
@@ -171,9 +179,18 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         ) from error
 
 
-def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module:
+def _inputs(experiment: Experiment, data: FederatedData) -> models.Inputs:
+    if experiment.task == "sequence" and ":" not in experiment.model.name:
+        raise InputError(
+            f"model.name: {experiment.model.name} gives one output per sample, but task=sequence needs one per token; "
+            "give a model of your own, model=module:function"
+        )
+    return models.Inputs(data.shape, experiment.objective.outputs(data.classes), data.vocabulary)
+
+
+def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Module:
     if ":" not in name:
-        return models.build(name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+        return models.build(name, inputs, **options)
     module = usercode.call(name, "model.name", options)
     if not isinstance(module, nn.Module):
         raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
@@ -183,13 +200,13 @@ def _build(name: str, options: dict[str, Any], data: FederatedData) -> nn.Module
 def _check_memory(experiment: Experiment, data: FederatedData) -> None:
     """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
-    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    batch = batch_sizes(data, experiment.local)[-1]
     memory.check(
         f"local.batch_size: {batch} samples of shape {data.shape}",
         batch * prod(data.shape) * itemsize,
         "smaller batches, or a smaller dataset.resize",
     )
-    if ":" not in settings.name and (size := _size(settings, data)):
+    if ":" not in settings.name and (size := _size(settings, _inputs(experiment, data))):
         memory.check(
             f"model: {settings.name} for samples of shape {data.shape} has {size:,} parameters",
             COPIES * size * itemsize,
@@ -197,17 +214,17 @@ def _check_memory(experiment: Experiment, data: FederatedData) -> None:
         )
 
 
-def _size(settings: ModelSettings, data: FederatedData) -> int:
+def _size(settings: ModelSettings, inputs: models.Inputs) -> int:
     """Parameters of a model of the zoo, found without its memory; 0 where they cannot be too many."""
     options = {**settings.options, "projection": None}
     width = settings.options["projection"]
-    large = prod(data.shape) > LARGE_SAMPLE or any(isinstance(v, int) and v > LARGE_OPTION for v in options.values())
+    large = prod(inputs.shape) > LARGE_SAMPLE or any(isinstance(v, int) and v > LARGE_OPTION for v in options.values())
     if not large and width is None:
         return 0
     with torch.device("meta") if large else nullcontext():  # the first convolution on meta takes PyTorch seconds
-        model = models.build(settings.name, models.Inputs(data.shape, data.classes, data.vocabulary), **options)
+        model = models.build(settings.name, inputs, **options)
     features = model.head.in_features
-    between = 0 if width is None else (features + 1) * (features + width) + (width - features) * data.classes
+    between = 0 if width is None else (features + 1) * (features + width) + (width - features) * inputs.classes
     return between + sum(p.numel() for p in model.parameters())
 
 
@@ -218,20 +235,42 @@ def _copied(module: nn.Module) -> nn.Module:
         raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
 
 
-def _check_model(module: nn.Module, data: FederatedData, batch_size: int | str) -> None:
-    """A training step with the smallest batch that will occur, and a test of two samples, on a copy."""
-    smallest = batch_sizes(data, batch_size)[0]
+def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData) -> Experiment:
+    """A training step with the smallest batch that will occur, and a test of two samples, on a copy.
+
+    Returns the experiment with what was left open about the user's own loss.
+    """
+    smallest = batch_sizes(data, experiment.local)[0]
     trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):
-        loss = _try(trial.train(), data.train_batch(torch.arange(smallest)), "training", data.classes)
+        x, y = data.train_batch(torch.arange(smallest))
+        outputs = _try(trial.train(), x, y, "training", experiment.objective, data.classes)
+        experiment = _with_reduction(experiment, trial, data)
+        task = experiment.objective
         try:
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            gradients = torch.autograd.grad(task.loss.mean(outputs, y), parameters, allow_unused=True)
         except RuntimeError as error:
-            raise InputError(f"model: its output has no gradient ({usercode.said(error)})") from error
+            raise InputError(
+                f"model: its output, or the loss of it, has no gradient ({usercode.said(error)}); use operations that "
+                "PyTorch can differentiate"
+            ) from error
         if any(each is not None and each.is_sparse for each in gradients):
-            raise InputError("model: it has sparse gradients; accepted: dense ones (sparse=False)")
-        _try(trial.eval(), data.test_batch(slice(0, 2)), "test", data.classes)
+            raise InputError("model: it has sparse gradients; make them dense (sparse=False)")
+        x, y = data.test_batch(slice(0, 2))
+        outputs = _try(trial.eval(), x, y, "test", task, data.classes).detach()
+    task.measure(outputs, y)
+    return experiment
+
+
+def _with_reduction(experiment: Experiment, trial: nn.Module, data: FederatedData) -> Experiment:
+    """What the user's own loss returns, tried on a few samples."""
+    if not usercode.is_own(experiment.loss.name) or experiment.loss.reduction != "auto":
+        return experiment
+    x, y = data.train_batch(torch.arange(min(4, len(data.train))))
+    with torch.no_grad():
+        found = reduction_of(experiment.objective, copy.deepcopy(trial).eval()(x), y)
+    return experiment.replace(loss=experiment.loss.model_copy(update={"reduction": found}))
 
 
 def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData) -> None:
@@ -243,6 +282,11 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
     if reason is not None:
         raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+    if rule.needs_classes and experiment.task != "classification":
+        raise InputError(
+            f"algorithm: {experiment.algorithm.label} needs task=classification, as {rule.needs_classes}; choose "
+            f"another method for task={experiment.task}"
+        )
     if not layout.mask(experiment.finetune.part).any():
         raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
     if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
@@ -252,20 +296,17 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         )
 
 
-def _try(module: nn.Module, batch: tuple[Tensor, Tensor], which: str, classes: int) -> Tensor:
-    x, y = batch
+def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classes: int) -> Tensor:
     try:
-        logits = module(x)
+        outputs = module(x)
     except (Exception, SystemExit) as error:
+        where = usercode.place(error)
         raise InputError(
-            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)})"
+            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)}"
+            f"{f', {where}' if where else ''}); build it for samples of shape {list(x.shape[1:])}"
         ) from error
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = f"a {type(logits).__name__}" if not isinstance(logits, Tensor) else str(logits.dtype)
-        raise InputError(f"model: its output on a {which} batch is {kind}; accepted: a floating-point tensor")
-    if logits.dim() != 2 or len(logits) != len(x) or logits.shape[1] < classes:
-        raise InputError(
-            f"model: its output for {len(x)} {which} samples has shape {list(logits.shape)}; "
-            f"accepted: [{len(x)}, {classes}], as the labels run from 0 to {classes - 1}"
-        )
-    return cross_entropy(logits, y)
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        kind = f"a {type(outputs).__name__}" if not isinstance(outputs, Tensor) else str(outputs.dtype)
+        raise InputError(f"model: its output on a {which} batch must be a floating-point tensor; got {kind}")
+    task.check_outputs(outputs, y, classes, which)
+    return outputs

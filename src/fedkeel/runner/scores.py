@@ -1,15 +1,18 @@
-"""Clients' own models on their own shares of the test set."""
+"""Clients' models on their own test rows, or on what is estimated of them from a common test set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData
+from fedkeel.errors import InputError
+from fedkeel.local.evaluation import measured
 from fedkeel.local.executor import Executor, Score
+from fedkeel.task.task import Task
 from fedkeel.wire.orders import Order
 
 AT_ONCE = 64
@@ -24,7 +27,7 @@ Test = Callable[[Tensor, Tensor, Tensor], Score]
 def client_scores(
     clients: Sequence[int], models: Iterator[Model | None], test: Test, data: FederatedData, seed: int
 ) -> list[Score | None]:
-    """Each client's model on its own share; nothing for a client without one or the other."""
+    """Each client's own model on its own test rows; nothing for a client without one or the other."""
     scores: list[Score | None] = []
     for client, model in zip(clients, models, strict=True):
         share = data.test_share(client, seed)
@@ -32,15 +35,37 @@ def client_scores(
     return scores
 
 
+def global_scores(
+    clients: Sequence[int], outputs: Tensor, task: Task, data: FederatedData, seed: int
+) -> list[Score | None]:
+    """The same of a model that all have, from its outputs for the whole test set."""
+    shares = (data.test_share(client, seed) for client in clients)
+    return [measured(task, outputs[share], data.test.y[share]) if len(share) else None for share in shares]
+
+
 def local_accuracy(models: Sequence[Model], executor: Executor) -> dict[str, float]:
     """Of participants' models as they came back, on the whole test set: mean, standard deviation, lowest, highest."""
-    scores = [executor.evaluate(*model).accuracy for model in models]
+    scores = [executor.evaluate(*model).metrics["accuracy"] for model in models]
     return {"mean": float(np.mean(scores)), "std": float(np.std(scores)), "lowest": min(scores), "highest": max(scores)}
 
 
-def accuracies(scores: Sequence[Score | None]) -> NDArray[np.float64]:
-    """NaN for a client that could not be tested."""
-    return np.array([np.nan if score is None else score.accuracy for score in scores])
+def column(scores: Sequence[Score | None], metric: str | None = None) -> NDArray[np.float64]:
+    """A metric of each client, by default the first; NaN for a client that could not be tested."""
+    known = next((score.metrics for score in scores if score is not None), {})
+    if metric is not None and known and metric not in known and metric != "loss":
+        raise InputError(f"metric: {metric!r} was not measured; choose one of {', '.join([*known, 'loss'])}")
+
+    def value(score: Score | None) -> float:
+        if score is None:
+            return np.nan
+        return score.first if metric is None else score.loss if metric == "loss" else score.metrics[metric]
+
+    return np.array([value(score) for score in scores], dtype=np.float64)
+
+
+def columns(scores: Sequence[Score | None], task: Task) -> dict[str, NDArray[np.float64]]:
+    """Every metric of each client."""
+    return {name: column(scores, name) for name in task.names}
 
 
 def finetuned(
@@ -67,16 +92,28 @@ def finetuned(
                 row += 1
 
 
-def spread(values: NDArray[np.float64]) -> dict[str, float] | None:
+def spread(values: NDArray[np.float64], better: str = "higher") -> dict[str, float] | None:
     """Mean, standard deviation, and the mean of the worst tenth; nothing if no client could be tested."""
     known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return None
-    worst = known[: max(1, len(known) // 10)]
+    few = max(1, len(known) // 10)
+    worst = known[:few] if better == "higher" else known[-few:]
     return {"mean": float(known.mean()), "std": float(known.std()), "worst_decile": float(worst.mean())}
+
+
+def spreads(found: Mapping[str, NDArray[np.float64]], task: Task) -> dict[str, dict[str, float]]:
+    """Of each metric that any client could be tested by."""
+    told = {name: spread(values, task.better(name)) for name, values in found.items()}
+    return {name: each for name, each in told.items() if each is not None}
 
 
 def mean_score(scores: Sequence[Score | None]) -> Score:
     """Over the clients that could be tested, each counting alike; there is at least one."""
     known = [score for score in scores if score is not None]
-    return Score(float(np.mean([score.accuracy for score in known])), float(np.mean([score.loss for score in known])))
+    metrics = {}
+    for name in known[0].metrics:
+        values = np.array([score.metrics[name] for score in known])
+        defined = values[~np.isnan(values)]
+        metrics[name] = float(np.mean(defined)) if len(defined) else float("nan")
+    return Score(float(np.mean([score.loss for score in known])), metrics)

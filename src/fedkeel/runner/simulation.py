@@ -24,7 +24,8 @@ from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel, Layout
 from fedkeel.record.rows import Evaluation, Refused, RoundEnd, Unfinished
 from fedkeel.record.standing import Rest, Standing
-from fedkeel.runner.scores import client_scores, local_accuracy, mean_score
+from fedkeel.runner.scores import client_scores, columns, global_scores, local_accuracy, mean_score, spreads
+from fedkeel.runner.tuning import Tuning
 from fedkeel.server import events as ev
 from fedkeel.server.clients import Sent
 from fedkeel.server.core import Core
@@ -35,6 +36,7 @@ from fedkeel.server.paces import Barrier, Concurrency, Pace, Periodic, Stream
 from fedkeel.server.sampling import draw
 from fedkeel.server.stateful import Stateful
 from fedkeel.server.waves import Drawing, JobSettings
+from fedkeel.task.task import describe
 from fedkeel.wire.orders import Order
 from fedkeel.wire.sizes import Sizes
 from fedkeel.wire.transform import Chain
@@ -44,19 +46,23 @@ from fedkeel.world.flights import Begin, End, Flight, Request, Stray
 from fedkeel.world.simulated import Simulated
 
 _ROUNDS = 1000
+_OUTPUTS = 200_000_000
+"""Numbers that a model gives for a test set, beyond which they are not kept all at once."""
 
 
 class Simulation(Stateful):
     """One run: a generator of rounds, whose state is plain tensors and numbers."""
 
     saved = ("over", "seconds", "round_seconds")
-    parts = ("core", "world")
+    parts = ("core", "world", "tuning")
     classes = (Begin, End, Flight, Fresh, Order, Refused, Request, Sent, ServerState, Stray, Unfinished)
     """What a snapshot is made of, beside plain values and tensors."""
 
     def __init__(self, experiment: Experiment, data: FederatedData, model: FlatModel, executor: Executor) -> None:
         self.experiment = experiment
         self.data = data
+        self.task = experiment.objective
+        self.tuning = Tuning(experiment)
         self.core = new_core(experiment, data, model)
         self.world = Simulated(
             self.core,
@@ -145,19 +151,29 @@ class Simulation(Stateful):
             report=dict(told.report),
             evaluation=self._evaluate(told) if told.evaluate else None,
         )
-        self.over = self.core.over or self._reached(end)
+        enough = end.evaluation is not None and self.tuning.seen(end.evaluation, self._tested)
+        self.over = self.core.over or enough
         return end
 
-    def _reached(self, end: RoundEnd) -> bool:
-        target = self.experiment.target_accuracy if self.experiment.stop_at_target else None
-        return target is not None and end.evaluation is not None and end.evaluation.accuracy >= target
+    def _tested(self) -> tuple[Tensor, Tensor] | None:
+        """The global model as it is now, if there is one."""
+        return self.evaluated if self.core.model.client_rule.global_model else None
 
     def _evaluate(self, told: ev.RoundOver) -> Evaluation:
-        core = self.core
-        if core.model.client_rule.global_model:
-            score = self.executor.evaluate(core.model.evaluated, core.model.buffers)
+        core, asked = self.core, self.experiment
+        model = core.model.evaluated, core.model.buffers
+        validation = outputs = clients = None
+        if not core.model.client_rule.global_model:
+            clients = self.client_scores()
+            score = mean_score(clients)
         else:
-            score = mean_score(self.client_scores())
+            if asked.evaluate_classes or asked.evaluate_clients:
+                outputs = self.outputs()
+            score = self.executor.evaluate(*model)
+            if self.data.validation is not None:
+                validation = self.executor.evaluate(*model, on="validation")
+        if asked.evaluate_clients and clients is None:
+            clients = self.client_scores(outputs)
         if not score.loss <= self.experiment.gate.max_loss:
             what, lr = f"the test loss is {score.loss}", self.experiment.local.lr
             raise divergence(told.round, what, told.arrivals, lr)
@@ -166,14 +182,28 @@ class Simulation(Stateful):
             version=core.model.version,
             virtual_seconds=told.virtual_seconds,
             wall_seconds=self.wall_seconds,
-            accuracy=score.accuracy,
+            metrics=describe(score.metrics),
             loss=score.loss,
             train_loss=told.train_loss,
             bytes_up=core.ledger.bytes_up,
             bytes_down=core.ledger.bytes_down,
             updates=core.ledger.updates,
             local_accuracy=local_accuracy(told.models, self.executor) if told.models else None,
+            validation=None if validation is None else {"loss": validation.loss, **describe(validation.metrics)},
+            clients=spreads(columns(clients, self.task), self.task) if asked.evaluate_clients and clients else None,
+            by_class=self.by_class(outputs) if asked.evaluate_classes and outputs is not None else None,
         )
+
+    def outputs(self) -> Tensor | None:
+        """The global model's outputs for the whole test set, if there is one and they are not too many."""
+        y = self.data.test.y
+        if not self.core.model.client_rule.global_model or y.numel() * self.data.classes > _OUTPUTS:
+            return None
+        return self.executor.predict(*self.evaluated)
+
+    def by_class(self, outputs: Tensor) -> dict[str, list[float | None]]:
+        """Metrics of each class alone, from the outputs for the test set."""
+        return self.task.by_class(outputs, self.data.test.y.to(outputs.device))
 
     # Checkpoints.
 
@@ -248,9 +278,11 @@ class Simulation(Stateful):
         """The clients that keep something of an earlier job."""
         return sorted(self.world.desk.kept)
 
-    def client_scores(self) -> list[Score | None]:
-        """Every client's own model on its own share of the test set."""
+    def client_scores(self, outputs: Tensor | None = None) -> list[Score | None]:
+        """Every client's own model on its own test rows; `outputs` are the global model's for the test set."""
         clients = range(len(self.data))
+        if outputs is not None:
+            return global_scores(clients, outputs, self.task, self.data, self.experiment.seed)
         return client_scores(clients, map(self.own, clients), self.executor.evaluate, self.data, self.experiment.seed)
 
 
@@ -262,7 +294,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
         epochs=local.units,
         seen=partial(seen, local=local),
         lr=local.lr,
-        lr_decay=local.lr_decay,
+        rate=partial(local.rate, rounds=experiment.rounds),
         rounds=experiment.rounds,
         evaluate_every=experiment.evaluate_every,
         within=experiment.schedule.deadline_seconds,
@@ -271,7 +303,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     return Core(
         settings,
         new_pace(experiment),
-        GlobalModel(rules, model, samples, local.units, local.momentum),
+        GlobalModel(rules, model, samples, local.units, local.momentum, local.nesterov, local.curve),
         Gate(experiment.gate, model.layout, client_rule.uploads, len(samples), altered=bool(wire)),
         Sizes(client_rule, rule, model.layout, model.w.element_size(), wire, lambda: (data.label_counts() > 0).sum(1)),
         samples,

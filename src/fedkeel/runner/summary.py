@@ -16,9 +16,11 @@ from fedkeel.runner.simulation import Simulation
 def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Mapping[str, Any]) -> dict[str, Any]:
     """What `summary.json` holds; `reasons` are those for the choice of the executor."""
     experiment, standing = simulation.experiment, simulation.standing()
-    last = history[-1]
-    target = experiment.target_accuracy
-    reached = next((e for e in history if target is not None and e.accuracy >= target), None)
+    last, first = history[-1], simulation.task.names[0]
+    aim, tuning = simulation.tuning.aim, simulation.tuning
+    reached = tuning.first_to_reach(history)
+    defined = [row.first for row in history if row.first == row.first]
+    best = (max if simulation.task.better(first) == "higher" else min)(defined, default=None)
     return {
         "algorithm": experiment.algorithm.label,
         "dataset": experiment.dataset.name,
@@ -28,11 +30,20 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Ma
         "per_round": experiment.participants,
         "seed": experiment.seed,
         "rounds": last.round,
+        "task": experiment.task,
         "tested": "global model" if standing.global_model else "clients' own models",
-        "final_accuracy": last.accuracy,
-        "best_accuracy": max(e.accuracy for e in history),
+        "clients_tested_on": "own rows" if simulation.data.clients_have_tests else "estimates from the common test set",
+        **last.metrics,
+        f"final_{first}": last.metrics[first],
+        f"best_{first}": best,
         "final_loss": last.loss,
-        "target_accuracy": target,
+        "validation": last.validation,
+        "tuned_on": "test" if last.validation is None else "validation",
+        "best_round": tuning.best["round"] if tuning.best else None,
+        "ended_early": tuning.why,
+        "target_metric": aim.metric,
+        "target": aim.target,
+        "target_accuracy": experiment.target_accuracy,
         "rounds_to_target": reached.round if reached else None,
         "virtual_seconds": standing.virtual_seconds,
         "virtual_seconds_to_target": reached.virtual_seconds if reached else None,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
+from fedkeel.methods.path import Curve
 from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state, left_alone
 from fedkeel.methods.server import Inheriting, Receipt, ServerRule, View
 from fedkeel.methods.types import Message
@@ -35,8 +36,10 @@ class GlobalModel(Stateful):
         samples: NDArray[np.int64],
         epochs: int,
         momentum: float,
+        nesterov: bool = False,
+        curve: Curve | None = None,
     ) -> None:
-        """`samples` [N] are all clients'; `epochs` and `momentum` are those of a full job."""
+        """`samples` [N] are all clients'; `epochs`, `momentum` and the curve of rates are those of a full job."""
         self.client_rule, self.rule = rules
         self.layout = model.layout
         self.buffers = model.buffers
@@ -44,7 +47,8 @@ class GlobalModel(Stateful):
         check_state(self.rule, "init", self.state, model.w)
         self.version = 0
         """How often the global model has been replaced."""
-        self._samples, self._epochs, self._momentum = samples, epochs, momentum
+        self._samples, self._epochs = samples, epochs
+        self._momentum, self._nesterov, self._curve = momentum, nesterov, curve
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
         sent = model.layout.mask(self.client_rule.uploads).to(model.w.device)
@@ -163,6 +167,8 @@ class GlobalModel(Stateful):
             fresh=fresh,
             loss=trained.loss[:, None].to(device),
             completed=None if completed is None else self._travelled(completed, start),
+            nesterov=self._nesterov,
+            curve=self._curve,
         )
 
     def _travelled(self, w: Tensor, start: Tensor) -> Tensor:

@@ -36,7 +36,10 @@ class JobSettings:
     """With `local.steps`, these are mini-batches; so are all other epochs of a job in the server."""
     seen: Seen
     lr: float
-    lr_decay: float
+    """That of the experiment, for messages."""
+    rate: Callable[[int], float]
+    """The learning rate of jobs that are dispatched in a round, from 1, whenever they arrive. Without a barrier, a
+    round ends when as many updates have arrived as a round has clients."""
     rounds: int
     evaluate_every: int
     within: float | None
@@ -98,7 +101,7 @@ class Waves(Stateful):
         """The clients' jobs, or what they are asked first; `updates` were received before."""
         settings, model = self._settings, self._model
         progress = Progress(model.version, updates, settings.rounds * self._wanted, self._wanted)
-        epochs, rate = model.rule.work(settings.epochs, settings.lr * settings.lr_decay ** (round - 1), progress)
+        epochs, rate = model.rule.work(settings.epochs, settings.rate(round), progress)
         w = model.state.w
         lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
         counted = None if draws is None else torch.from_numpy(draws).to(w.device)

@@ -14,6 +14,7 @@ from fedkeel.config.section import RULES
 from fedkeel.config.spelling import dotted, flow
 from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, label
+from fedkeel.record.divergence import divergence
 from fedkeel.record.folder import begun
 from fedkeel.record.runs import RunRecord
 from fedkeel.study.plan import At, Measure, default_at
@@ -144,7 +145,7 @@ def _of_runs(records: Sequence[RunRecord]) -> _Group:
 def _listed(records: Sequence[RunRecord], scene: str) -> list[Listed]:
     """Runs on the same data set."""
     settings = [dotted(record.experiment, ASIDE) for record in records]
-    differ = [key for key in dict.fromkeys(k for each in settings for k in each) if _differs(key, settings)]
+    differ = differing(settings)
     listed = []
     taken = set[tuple[str, int]]()
     for record, each in zip(records, settings, strict=True):
@@ -155,7 +156,7 @@ def _listed(records: Sequence[RunRecord], scene: str) -> list[Listed]:
         while (variant, seed) in taken:  # the same run a second time
             variant = f"{variant} ({record.path.name})"
         taken.add((variant, seed))
-        listed.append(Listed(record.path.name, scene, variant, seed, record.path))
+        listed.append(Listed(record.path.name, scene, variant, seed, record.path, divergence(record.path)))
     return listed
 
 
@@ -166,10 +167,10 @@ def _reference(methods: Mapping[str, str]) -> str | None:
     return next((variant for variant, method in methods.items() if method == "fedavg"), next(iter(methods)))
 
 
-def _differs(key: str, settings: Sequence[dict[str, Any]]) -> bool:
-    """Whether runs that have a setting differ in it; settings that only one method has do not count."""
-    values = [flow(each[key]) for each in settings if key in each]
-    return len(set(values)) > 1
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that two runs have differently; those that only one method has say nothing more."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({flow(each[name]) for each in settings if name in each}) > 1]
 
 
 def _variant(record: RunRecord, settings: dict[str, Any], differ: Sequence[str], alone: bool) -> str:

@@ -15,6 +15,8 @@ from fedkeel.study.plan import At
 from fedkeel.study.results import Outcome, State
 
 Numbers = NDArray[np.float64]
+Line = tuple[Numbers, Numbers]
+"""Places, which rise, and values."""
 SCALES: tuple[At, ...] = get_args(At)
 ORDER: tuple[State, ...] = ("finished", "going on", "stopped", "pruned", "failed")
 """Runs of the first of these states that occurs are drawn."""
@@ -51,21 +53,31 @@ def mean_curve(outcomes: Sequence[Outcome], x: str, y: str, points: int = 200) -
     found = {
         state: [line for each in outcomes if each.state == state and (line := _line(each, x, y))] for state in ORDER
     }
-    lines = next(filter(None, found.values()), [])
+    return averaged(next(filter(None, found.values()), []), points)
+
+
+def averaged(lines: Sequence[Line], points: int = 200) -> Curve:
+    """The mean of lines (places, values), the lowest and the highest of them, where all have begun and none has ended.
+
+    A curve has at most so many points.
+    """
     places = _places([line[0] for line in lines], points)
     values = np.stack([np.interp(places, *line) for line in lines]) if lines else np.empty((1, 0))
     return Curve(places, values.mean(0), values.min(0), values.max(0), len(lines))
 
 
-def _line(outcome: Outcome, x: At, y: str) -> tuple[Numbers, Numbers] | None:
-    """A run's own curve, without evaluations that have no such value; None if none has. Of several at the same place,
-    the last counts."""
+def _line(outcome: Outcome, x: At, y: str) -> Line | None:
+    """A run's own curve."""
     record = outcome.record
     if record is None:
         return None
     with record.told_if_damaged("history.jsonl"):
         places = np.array([scale(row, x) for row in record.history], float)
-        values = np.array(record.column(y), float)
+        return line(places, np.array(record.column(y), float))
+
+
+def line(places: Numbers, values: Numbers) -> Line | None:
+    """A curve without evaluations that have no value; None if none has one. Of several at a place, the last counts."""
     known = np.flatnonzero(~np.isnan(values))
     if not len(known):
         return None

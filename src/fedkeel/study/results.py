@@ -127,6 +127,12 @@ class Outcome(Listed):
         return self._reached["bytes_up"] + self._reached["bytes_down"] if self._reached else None
 
     @property
+    def of_clients(self) -> dict[str, Any] | None:
+        """The spread over clients: on their own test rows, or as estimated from a common test set."""
+        found = self.summary.get("client_accuracy", self.summary.get("client_accuracy_estimated"))
+        return found if isinstance(found, dict) else None
+
+    @property
     def report(self) -> dict[str, Any]:
         """What the method reports about its last round."""
         rows = list(self.record.rounds()) if self.record else []

@@ -42,7 +42,15 @@ def estimate(experiment: Experiment) -> Estimate:
     rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
     remembered(experiment, flat.layout)  # refuses a folder that is of no use
-    workshop = Workshop(copy.deepcopy(module), data, rule, experiment.local, experiment.seed, Chain(experiment.wire))
+    workshop = Workshop(
+        copy.deepcopy(module),
+        data,
+        rule,
+        experiment.local,
+        experiment.seed,
+        Chain(experiment.wire),
+        experiment.objective,
+    )
     with threads(experiment.threads):
         choice = choose(experiment, workshop, flat)
         seconds_of_round = _round_seconds(experiment, workshop, choice, flat)

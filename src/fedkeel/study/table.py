@@ -167,8 +167,8 @@ def _line(results: Results, scene: str, variant: str, runs: Sequence[Outcome], l
 
 
 def _of_clients(run: Outcome, what: str) -> float | None:
-    spread = run.summary.get("client_accuracy")
-    return spread.get(what) if isinstance(spread, dict) else None
+    spread = run.of_clients
+    return None if spread is None else spread.get(what)
 
 
 def _over(runs: Sequence[Outcome], value: Callable[[Outcome], float | None]) -> Interval | None:

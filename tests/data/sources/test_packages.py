@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from fedkeel.data.sources.cifar10_png import encode_batches
-from fedkeel.data.sources.commands import SourceError, run
+from fedkeel.data.sources.commands import run
 from fedkeel.data.sources.packages import AptDownload, Installed, NpmPack, copy_from
+from fedkeel.data.sources.source import Place, SourceError
 
 COPY = copy_from("data", "a", "b")
 
@@ -32,11 +33,11 @@ def client(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def folders(tmp_path):
+def place(tmp_path):
     work, into = tmp_path / "work", tmp_path / "into"
     work.mkdir()
     into.mkdir()
-    return work, into
+    return Place(tmp_path / "toy", work, into)
 
 
 def write_tarball(path, members):
@@ -52,41 +53,41 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_npm_pack_fetches_the_exact_version_and_collects(tmp_path, client, folders):
+def test_npm_pack_fetches_the_exact_version_and_collects(tmp_path, client, place):
     tarball = write_tarball(tmp_path / "t", {"package/data/a": b"A", "package/data/b": b"B", "package/x": b"X"})
     client("npm", f'[ "$1 $2" = "pack toy@1.2.3" ] && cp {tarball} toy-1.2.3.tgz')
     source = NpmPack("toy@1.2.3", COPY)
-    source.fetch(*folders)
-    assert contents(folders[1]) == {"a": b"A", "b": b"B"}
+    source.fetch(place)
+    assert contents(place.into) == {"a": b"A", "b": b"B"}
     assert str(source) == "npm pack toy@1.2.3"
 
 
-def test_apt_download_unpacks_without_installing(tmp_path, client, folders):
+def test_apt_download_unpacks_without_installing(tmp_path, client, place):
     package = write_tarball(tmp_path / "t", {"data/a": b"A", "data/b": b"B"})
     client("apt-get", f'[ "$1 $2" = "download toy" ] && cp {package} toy_1_all.deb')
     client("dpkg-deb", '[ "$1" = -x ] && mkdir "$3" && tar -xzf "$2" -C "$3"')
-    AptDownload("toy", COPY).fetch(*folders)
-    assert contents(folders[1]) == {"a": b"A", "b": b"B"}
+    AptDownload("toy", COPY).fetch(place)
+    assert contents(place.into) == {"a": b"A", "b": b"B"}
 
 
-def test_installed_files_are_copied(tmp_path, folders):
+def test_installed_files_are_copied(tmp_path, place):
     (tmp_path / "root" / "data").mkdir(parents=True)
     for name in "ab":
         (tmp_path / "root" / "data" / name).write_text(name)
-    Installed("toy", COPY, root=tmp_path / "root").fetch(*folders)
-    assert contents(folders[1]) == {"a": b"a", "b": b"b"}
+    Installed("toy", COPY, root=tmp_path / "root").fetch(place)
+    assert contents(place.into) == {"a": b"a", "b": b"b"}
 
 
-def test_a_package_that_is_not_installed(tmp_path, folders):
+def test_a_package_that_is_not_installed(tmp_path, place):
     with pytest.raises(SourceError, match="it has no file data/a"):
-        Installed("toy", COPY, root=tmp_path / "root").fetch(*folders)
+        Installed("toy", COPY, root=tmp_path / "root").fetch(place)
 
 
 @pytest.mark.parametrize(("source", "name"), [(NpmPack("toy@1", COPY), "npm"), (AptDownload("toy", COPY), "apt-get")])
 @pytest.mark.usefixtures("client")
-def test_a_missing_client_is_named(folders, source, name):
+def test_a_missing_client_is_named(place, source, name):
     with pytest.raises(SourceError, match=f"{name} is not installed"):
-        source.fetch(*folders)
+        source.fetch(place)
 
 
 @pytest.mark.parametrize(
@@ -98,16 +99,16 @@ def test_a_missing_client_is_named(folders, source, name):
         ("", "no message"),
     ],
 )
-def test_a_failing_client_is_quoted(client, folders, output, reason):
+def test_a_failing_client_is_quoted(client, place, output, reason):
     client("npm", f"printf '{output}' >&2; exit 7")
     with pytest.raises(SourceError, match=f"npm failed with exit code 7: {reason}$"):
-        NpmPack("toy@1", COPY).fetch(*folders)
+        NpmPack("toy@1", COPY).fetch(place)
 
 
-def test_a_client_that_delivers_nothing(client, folders):
+def test_a_client_that_delivers_nothing(client, place):
     client("npm", "true")
-    with pytest.raises(SourceError, match=r"expected one \*\.tgz from the download, found 0"):
-        NpmPack("toy@1", COPY).fetch(*folders)
+    with pytest.raises(SourceError, match=r"the download must contain one \*\.tgz; got 0"):
+        NpmPack("toy@1", COPY).fetch(place)
 
 
 @pytest.mark.slow
@@ -121,20 +122,20 @@ def test_a_client_that_hangs_is_ended_with_its_children(tmp_path, client):
     assert not (tmp_path / "late").exists()
 
 
-def test_a_truncated_tarball_is_refused(tmp_path, client, folders):
+def test_a_truncated_tarball_is_refused(tmp_path, client, place):
     noise = np.random.default_rng(0).bytes(5000)
     tarball = write_tarball(tmp_path / "t", {"package/data/a": noise, "package/data/b": b"B"})
     tarball.write_bytes(tarball.read_bytes()[:2000])
     client("npm", f"cp {tarball} toy.tgz")
     with pytest.raises(SourceError, match=r"toy\.tgz is damaged"):
-        NpmPack("toy@1", COPY).fetch(*folders)
+        NpmPack("toy@1", COPY).fetch(place)
 
 
-def test_a_tarball_cannot_write_outside(tmp_path, client, folders):
+def test_a_tarball_cannot_write_outside(tmp_path, client, place):
     tarball = write_tarball(tmp_path / "t", {"../../escaped": b"!"})
     client("npm", f"cp {tarball} toy.tgz")
-    with pytest.raises(SourceError, match="damaged"):
-        NpmPack("toy@1", COPY).fetch(*folders)
+    with pytest.raises(SourceError, match=r"toy\.tgz is refused: it would write to '\.\./\.\./escaped'"):
+        NpmPack("toy@1", COPY).fetch(place)
     assert not (tmp_path / "escaped").exists()
 
 
@@ -153,26 +154,34 @@ def png_package(tmp_path):
     return folder, pixels
 
 
-def test_png_batches_become_records_of_label_and_colour_planes(png_package, folders):
+def test_png_batches_become_records_of_label_and_colour_planes(png_package, place):
     folder, pixels = png_package
-    encode_batches(folder, folders[1])
-    assert len(contents(folders[1])) == 6
-    second = np.frombuffer(contents(folders[1])["data_batch_2.bin"], np.uint8).reshape(2, 3073)
+    encode_batches(folder, place.into)
+    assert len(contents(place.into)) == 6
+    second = np.frombuffer(contents(place.into)["data_batch_2.bin"], np.uint8).reshape(2, 3073)
     assert second[:, 0].tolist() == [2, 3]
     assert second[1, 1 + 2 * 1024 + 5 * 32 + 9] == pixels[1, 1, 5, 9, 2]
-    assert contents(folders[1])["test_batch.bin"][0] == 7
+    assert contents(place.into)["test_batch.bin"][0] == 7
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("test_lables.json", b"[7]", r"test_batch\.png: expected 1 rows"),
-        ("train_lables.json", b"[1, 2, 3]", r"train_lables\.json: expected labels of 5 equal batches"),
-        ("train_lables.json", b"[1, 2", r"train_lables\.json: expected a JSON list"),
-        ("data_batch_4.png", b"text", r"data_batch_4\.png: expected a PNG"),
+        (
+            "test_lables.json",
+            b"[7]",
+            r"test_batch\.png must have 1 rows of 1024 RGB pixels; got an array \[2, 1024, 3\]",
+        ),
+        (
+            "train_lables.json",
+            b"[1, 2, 3]",
+            r"train_lables\.json must have the labels of 5 equal batches; got an array \[3\]",
+        ),
+        ("train_lables.json", b"[1, 2", r"train_lables\.json must be a JSON list of labels; got"),
+        ("data_batch_4.png", b"text", r"data_batch_4\.png must be a PNG image; got"),
     ],
 )
-def test_a_changed_png_package_is_refused(png_package, folders, name, content, message):
+def test_a_changed_png_package_is_refused(png_package, place, name, content, message):
     (png_package[0] / name).write_bytes(content)
     with pytest.raises(SourceError, match=message):
-        encode_batches(png_package[0], folders[1])
+        encode_batches(png_package[0], place.into)

@@ -109,11 +109,11 @@ def test_many_cells_have_fewer_points_each(written: Make) -> None:
 def test_clients_are_those_of_the_files(compared: Results, told: dict[str, Any]) -> None:
     for found in told["clients"]:
         runs = folders(compared, compared.variants[found["variant"]])
-        values = [[row["accuracy"] for row in rows(folder, "client_accuracy")] for folder in runs]
+        values = [[row["accuracy"] for row in rows(folder, "client_metrics")] for folder in runs]
         known = [np.array([value for value in each if value is not None]) for each in values]
         assert found["mean"] == pytest.approx(np.mean([each.mean() for each in known]), rel=1e-4)
         assert sum(found["bars"]) == sum(map(len, known)) == found["clients"]
-        summaries = [json.loads((folder / "summary.json").read_text())["client_accuracy"] for folder in runs]
+        summaries = [json.loads((folder / "summary.json").read_text())["client_accuracy_estimated"] for folder in runs]
         assert found["worst"] == pytest.approx(np.mean([each["worst_decile"] for each in summaries]), rel=1e-4)
 
 

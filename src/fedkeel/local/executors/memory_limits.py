@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from fedkeel.local.build import Workshop
 from fedkeel.local.work import batch_sizes
@@ -31,10 +30,10 @@ def stack_limit(workshop: Workshop) -> int:
         kept += tensor.numel() * tensor.element_size()
         return tensor
 
-    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local.batch_size))) % len(workshop.data.train.y)
+    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local))) % len(workshop.data.train.y)
     x, y = workshop.data.train_batch(samples)
     trial = copy.deepcopy(workshop.module)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        cross_entropy(trial(x), y)
+        workshop.task.loss.mean(trial(x), y)
     vectors = VECTORS[workshop.local.optimizer] * Layout.of(trial).size * next(trial.parameters()).element_size()
     return max(1, STACK_BYTES // (vectors + 2 * kept))

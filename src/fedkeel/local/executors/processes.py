@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedkeel.data.federated import Held
 from fedkeel.errors import MishapError
-from fedkeel.local.evaluation import BATCH, Evaluator, score
+from fedkeel.local.evaluation import BATCH, Evaluator, Part, together
 from fedkeel.local.executor import Score
 from fedkeel.local.executors import worker
 from fedkeel.local.executors.memory import CAN_SHARE, Lender, Parcel
@@ -97,15 +98,22 @@ class Processes:
         self._sent = places  # lent until the next request
         return parcel
 
-    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
-        total = self._evaluator.count(samples)
-        batches = -(-total // BATCH)
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None, on: Held = "test") -> Score:
+        parts = self._tested(w, buffers, samples, on, not self._evaluator.task.adds_up)
+        return self._evaluator.joined(parts, samples, on)
+
+    def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
+        return together(self._tested(w, buffers, None, on, True))
+
+    def _tested(self, w: Tensor, buffers: Tensor, samples: Tensor | None, on: Held, outputs: bool) -> list[Part]:
+        """What comes of every batch."""
+        batches = -(-self._evaluator.count(samples, on) // BATCH)
         if batches <= self._count:  # not worth a message
-            return self._evaluator.score(w, buffers, samples)
+            return self._evaluator.parts(w, buffers, samples, range(batches), on, outputs)
         tensors = {"w": w, "buffers": buffers} | ({} if samples is None else {"samples": samples})
-        replies = self._ask(TestRequest(self._send(tensors)), ["testing the model"] * batches)
-        sums = {number: sums for reply in replies for number, sums in reply.sums.items()}
-        return score([sums[number] for number in range(batches)], total)
+        replies = self._ask(TestRequest(self._send(tensors), on, outputs), ["testing the model"] * batches)
+        parts = {number: part for reply in replies for number, part in reply.parts.items()}
+        return [parts[number] for number in range(batches)]
 
     def close(self) -> None:
         for each in self._workers:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fedkeel import errors
 from fedkeel.config import usercode
+from fedkeel.data.federated import Held
 from fedkeel.errors import FedkeelError
-from fedkeel.local.evaluation import Evaluator
+from fedkeel.local.evaluation import Evaluator, Part
 from fedkeel.local.executors.inprocess import consecutive, put
 from fedkeel.local.executors.memory import Parcel, Reader
 from fedkeel.local.executors.packing import unpack
@@ -52,9 +53,12 @@ class DeliverRequest:
 
 @dataclass(frozen=True)
 class TestRequest:
-    """Test a model; ticket n means the n-th batch of the test set."""
+    """Test a model; ticket n means the n-th batch of the test or validation set."""
 
     inputs: Parcel
+    on: Held
+    outputs: bool
+    """Whether the model's outputs are wanted, not what they add up to."""
 
 
 Request = TrainRequest | DeliverRequest | TestRequest
@@ -71,8 +75,8 @@ class Done:
     held: Kinds | None = None
     """What the rule sends and keeps: held back until there is room for it. Nothing if no stack was drawn.
     Sums have no rows; each worker has its own, of what it drew."""
-    sums: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """Of each batch that was tested."""
+    parts: dict[int, Part] = field(default_factory=dict)
+    """What came of each batch that was tested."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,8 @@ class _Worker:
             case TestRequest():
                 inputs = self._reader.tensors(request.inputs)
                 w, buffers, samples = inputs["w"], inputs["buffers"], inputs.get("samples")
-                sums = {n: self._evaluator.sums(w, buffers, samples, [n])[0] for n in self._draw()}
-                return Done(sums=sums)
+                told = request.on, request.outputs
+                return Done(parts={n: self._evaluator.parts(w, buffers, samples, [n], *told)[0] for n in self._draw()})
 
     def _draw(self) -> Iterator[int]:
         """Tickets, until there is none left; every worker draws from the same pipe."""
@@ -201,6 +205,6 @@ def agreed(known: Kinds | None, more: Kinds | None) -> Kinds | None:
     if known is not None and more is not None and known != more:
         raise FedkeelError(
             f"the client rule sends or keeps {sorted(known)} for some clients and {sorted(more)} for others, "
-            "or the same in other shapes or types; accepted: the same for all"
+            "or the same names in other shapes or types; make them the same for all clients"
         )
     return more if known is None else known

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedkeel.errors import FedkeelError
 from fedkeel.local.batches import Batch
 from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.params import FlatModel, with_features
+from fedkeel.task.losses import SOFTMAX, Loss
 
 
 class AutogradGradient(Gradient):
@@ -20,8 +20,20 @@ class AutogradGradient(Gradient):
 
     alone = True
 
-    def __init__(self, module: nn.Module, channels_last: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, channels_last: bool = False, half: bool = False, loss: Loss = SOFTMAX
+    ) -> None:
+        """`half`: whether the module computes in bfloat16, with weights, losses and gradients as they are."""
         self._model = FlatModel(module.train(), channels_last)
+        self._half = half
+        self._loss = loss
+
+    def _forward(self, x: Tensor) -> Tensor:
+        """In training."""
+        if not self._half:
+            return self._model.forward(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self._model.forward(x).to(self._model.w.dtype)
 
     @property
     def buffers(self) -> Tensor:  # type: ignore[override]
@@ -37,21 +49,27 @@ class AutogradGradient(Gradient):
         x, y = batch.x[0], batch.y[0]
         with torch.enable_grad():
             if penalty is None:
-                loss = total = cross_entropy(self._model.forward(x), y)
+                loss = total = self._mean(self._forward(x), y, batch)
             else:
-                logits, z = with_features(self._model.module, lambda: self._model.forward(x))
-                loss = cross_entropy(logits, y)
-                total = loss + penalty[0](z, *(each[0] for each in penalty[1])).mean()
+                outputs, z = with_features(self._model.module, lambda: self._forward(x))
+                loss = self._mean(outputs, y, batch)
+                total = loss + penalty[0](z.to(outputs.dtype), *(each[0] for each in penalty[1])).mean()
             parts = torch.autograd.grad(total, self._model.parameters, materialize_grads=True)
         if kept is not None:
             self._model.load(w[0], kept)
         g = torch.cat([part.reshape(1, -1) for part in parts], dim=1)
         return loss.detach().expand(1, len(y)), g if batch.share == 1 else g * batch.share
 
+    def _mean(self, outputs: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """The loss of the mini-batch, in which samples may count differently."""
+        if batch.importance is None:
+            return self._loss.mean(outputs, y)
+        return (self._loss.each(outputs, y) * batch.importance[0]).mean()
+
     def _load(self, w: Tensor, batch: Batch) -> None:
         """Dropout inside a module can only draw from torch's global generators, which the trainer restores."""
         if w.shape[1:] != self._model.w.shape:
-            raise FedkeelError(f"the oracle was given weights {list(w.shape)}; accepted: [1, {len(self._model.w)}]")
+            raise FedkeelError(f"the oracle's weights must be [1, {len(self._model.w)}]; got {list(w.shape)}")
         torch.default_generator.manual_seed(batch.masks)  # torch.manual_seed takes a millisecond without CUDA
         if w.is_cuda:
             torch.cuda.manual_seed(batch.masks)
@@ -63,7 +81,7 @@ class AutogradGradient(Gradient):
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         kept = self._model.buffers
         self._load(w, batch)
-        loss = cross_entropy(self._model.forward(batch.x[0]), batch.y[0])
+        loss = self._mean(self._forward(batch.x[0]), batch.y[0], batch)
         self._model.load(w[0], kept)
         return loss.expand(1, 1)
 

@@ -12,39 +12,42 @@ from fedkeel.local.gradients.chain import Layer, NotAChainError, chain
 from fedkeel.local.gradients.gradient import Penalised
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.params import Layout
+from fedkeel.task.losses import SOFTMAX, Loss
 
 
 class DenseGradient(VmappedGradient):
-    """Softmax cross-entropy behind linear layers and ReLUs; matches autograd to rounding.
+    """A loss whose slope has a closed form, behind linear layers and ReLUs; matches autograd to rounding.
 
     What has no closed form, such as a penalty on the features, is left to vmap.
     """
 
     descends = True
 
-    def __init__(self, layers: list[Layer], module: nn.Module, layout: Layout) -> None:
-        super().__init__(module, layout)
+    def __init__(self, layers: list[Layer], module: nn.Module, layout: Layout, loss: Loss = SOFTMAX) -> None:
+        super().__init__(module, layout, loss)
         self._layers = layers
         self._known: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     @classmethod
-    def of(cls, module: nn.Module, layout: Layout, shape: Sequence[int]) -> DenseGradient | None:
+    def of(cls, module: nn.Module, layout: Layout, shape: Sequence[int], loss: Loss = SOFTMAX) -> DenseGradient | None:
         """For this module and samples of this shape, where it is such a network and all its parameters are trained."""
+        if not loss.closed:
+            return None
         try:
             layers = chain(module, layout, shape)
         except NotAChainError:
             return None
-        return cls(layers, module, layout) if all(layer.kind == "linear" for layer in layers) else None
+        return cls(layers, module, layout, loss) if all(layer.kind == "linear" for layer in layers) else None
 
     def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
         if penalty is not None:
             return super().__call__(w, batch, penalty)
         g = w.new_empty(w.shape)
-        return self._sweep(w, batch, batch.weights, g, None), g
+        return self._sweep(w, batch, batch.factors, g, None), g
 
     def descend(self, w: Tensor, batch: Batch, rate: Tensor, out: Tensor, before: Tensor) -> Tensor:
         """In one sweep, without a gradient in between; `out` may be `w`."""
-        return self._sweep(w, batch, batch.weights * rate, out, before)
+        return self._sweep(w, batch, batch.factors * rate, out, before)
 
     def _sweep(self, w: Tensor, batch: Batch, weights: Tensor, out: Tensor, before: Tensor | None) -> Tensor:
         # While all clients still stand at the same weights, one large product serves them all.
@@ -60,7 +63,7 @@ class DenseGradient(VmappedGradient):
             else:
                 z = torch.bmm(inputs[-1], weight) if bias is None else torch.baddbmm(bias[:, None], inputs[-1], weight)
             inputs.append(z.relu_() if layer.relu else z)
-        losses, delta = _cross_entropy(inputs.pop(), batch.y, weights)
+        losses, delta = self._loss.slope(inputs.pop(), batch.y, weights)
         targets = self._named(out)
         bases = None if before is None else self._named(before)
         for number in reversed(range(len(self._layers))):
@@ -77,7 +80,7 @@ class DenseGradient(VmappedGradient):
                 torch.bmm(above.mT, inputs[number], out=targets[_weight(layer)])
                 if layer.bias is not None:
                     torch.sum(above, dim=1, out=targets[layer.bias])
-        return losses
+        return batch.counted(losses)
 
     def _named(self, w: Tensor) -> dict[str, Tensor]:
         """Views of a stack's vectors; the loop moves the same few in place, step after step."""
@@ -91,14 +94,6 @@ class DenseGradient(VmappedGradient):
 def _shared(a: Tensor, b: Tensor) -> Tensor:
     """a [k, b, n] times b [n, m] for all clients; turned round, as BLAS is faster with the long side last."""
     return (b.mT @ a.flatten(0, 1).mT).mT.view(*a.shape[:2], -1)
-
-
-def _cross_entropy(z: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """(Losses [k, b], gradient in the logits [k, b, classes] of their weighted sum)."""
-    log_p = z.log_softmax(2)
-    label = y.unsqueeze(2)
-    losses = log_p.gather(2, label).squeeze(2).neg_()
-    return losses, log_p.exp_().scatter_(2, label, -1.0, reduce="add").mul_(weights.unsqueeze(2))
 
 
 def _weight(layer: Layer) -> str:

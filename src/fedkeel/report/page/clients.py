@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkeel.errors import InputError, label
-from fedkeel.record.schema import ACCURACIES
+from fedkeel.record.schema import CLIENT_METRICS
 from fedkeel.report.page.cells import Cell
 from fedkeel.report.page.compact import number
 from fedkeel.report.page.files import Version
@@ -48,7 +48,7 @@ def _distribution(runs: Sequence[Any]) -> dict[str, Any]:
 
 
 def _of(folder: Path) -> dict[str, tuple[float, ...]] | None:
-    version = Version.of(folder / ACCURACIES)
+    version = Version.of(folder / CLIENT_METRICS)
     return None if version is None else _read(version)
 
 
@@ -60,6 +60,6 @@ def _read(version: Version) -> dict[str, tuple[float, ...]]:
         return {name: tuple(float(value) for value in column if value is not None) for name, column in known.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
-            f"run folder {label(str(version.path.parent))}: {ACCURACIES} is damaged ({type(error).__name__}); "
-            "accepted: a folder made by fedkeel run"
+            f"run folder {label(str(version.path.parent))}: {CLIENT_METRICS} is damaged ({type(error).__name__}); "
+            "run the experiment again"
         ) from None

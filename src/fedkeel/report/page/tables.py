@@ -105,8 +105,7 @@ def figures(results: Results) -> dict[str, Any] | None:
         "uploads_to_target": run.uploads_to_target,
         "bytes_to_target": run.bytes_to_target,
     }
-    of_clients = run.summary.get("client_accuracy")
-    return {**plain(told), "clients": plain(of_clients) if isinstance(of_clients, dict) else None}
+    return {**plain(told), "clients": None if run.of_clients is None else plain(run.of_clients)}
 
 
 def compared(results: Results) -> dict[str, Any]:

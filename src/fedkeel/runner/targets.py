@@ -1,0 +1,108 @@
+"""Targets as the task needs them, and what each sample counts in the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedkeel.data.datasets import Examples
+from fedkeel.data.federated import FederatedData
+from fedkeel.errors import InputError
+from fedkeel.task.losses import IGNORED
+from fedkeel.task.settings import Kind
+
+
+def fitted(data: FederatedData, kind: Kind, class_weights: str | Sequence[float] | None) -> FederatedData:
+    """The data with targets of the type that the task needs; refuses targets that do not fit it."""
+    parts = {name: part for name in ("train", "test", "validation") if (part := getattr(data, name)) is not None}
+    changed = {name: Examples(part.x, _target(part.y, kind)) for name, part in parts.items()}
+    y = changed["train"].y
+    classes = data.classes
+    if kind == "binary":
+        classes = 2
+    elif kind in ("multilabel", "regression"):
+        classes = 1 if y.dim() == 1 else int(y.shape[1])
+    elif kind == "sequence":
+        classes = max(int(part.y.max()) for part in changed.values()) + 1
+    if all(part.y is changed[name].y for name, part in parts.items()) and classes == data.classes:
+        dealt = data
+    else:
+        dealt = replace(data, classes=classes, **changed)  # type: ignore[arg-type]
+    return dealt if class_weights is None else replace(dealt, weight=sample_weights(dealt, class_weights))
+
+
+def _target(y: Tensor, kind: Kind) -> Tensor:
+    """The targets, converted; [n] of classes, [n, labels], [n, length] or real numbers."""
+    real, shape = y.is_floating_point(), list(y.shape)
+    match kind:
+        case "classification":
+            if real:
+                raise InputError(
+                    "y holds real numbers, but task=classification needs whole numbers from 0 on; set task=regression, "
+                    "or convert y to integers"
+                )
+            if y.dim() != 1:
+                raise InputError(
+                    f"y has shape {shape}, but task=classification needs one class per sample; set task=multilabel for "
+                    "several answers per sample, or task=sequence for a class per token"
+                )
+            return y
+        case "binary":
+            if y.dim() != 1 or not bool(((y == 0) | (y == 1)).all()):
+                got = f"shape {shape}" if y.dim() != 1 else f"values from {y.min().item():g} to {y.max().item():g}"
+                raise InputError(f"y must be 0 or 1 for each sample, as task=binary; got {got}")
+            return y.long() if real else y
+        case "multilabel":
+            if y.dim() != 2 or not bool(((y == 0) | (y == 1)).all()):
+                raise InputError(
+                    "y must be 0 or 1 for each sample and label, [samples, labels], as task=multilabel; got shape "
+                    + str(shape)
+                    + ("" if y.dim() != 2 else f" with values from {y.min().item():g} to {y.max().item():g}")
+                )
+            return y if real else y.float()
+        case "regression":
+            if y.dim() > 2:
+                raise InputError(f"y must be [samples] or [samples, numbers], as task=regression; got shape {shape}")
+            return y if real else y.float()
+        case "sequence":
+            if real or y.dim() != 2 or not bool(((y >= 0) | (y == IGNORED)).all()):
+                raise InputError(
+                    "y must be a class for each token, [samples, length], or -100 for a token that does not count, as "
+                    f"task=sequence; got shape {shape} of {'real numbers' if real else 'whole numbers'}; to predict "
+                    "the next token, give x[:, :-1] as x and x[:, 1:] as y"
+                )
+            return y
+
+
+def sample_weights(data: FederatedData, class_weights: str | Sequence[float]) -> Tensor:
+    """[training samples], by the class of each.
+
+    Balanced: n / (classes * n_c), with the classes that occur, so that the mean over the samples is 1.
+    """
+    y = data.train.y.cpu().numpy()
+    weights = np.ones(len(y))
+    if class_weights == "balanced":
+        weights = _balanced(np.bincount(y[data.assignment.indices], minlength=data.classes))[y]
+    elif class_weights == "balanced-per-client":
+        if len(np.unique(data.assignment.indices)) < len(data.assignment.indices):
+            raise InputError("loss.class_weights=balanced-per-client needs samples that belong to one client each")
+        for client in range(len(data)):
+            rows = data.assignment[client]
+            weights[rows] = _balanced(np.bincount(y[rows], minlength=data.classes))[y[rows]]
+    else:
+        if len(class_weights) != data.classes:
+            raise InputError(
+                f"loss.class_weights must have one number per class, {data.classes}; got {len(class_weights)}"
+            )
+        weights = np.asarray(class_weights, dtype=np.float64)[y]
+    return torch.from_numpy(weights).to(torch.float32)
+
+
+def _balanced(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    present = counts > 0
+    return np.where(present, counts.sum() / (max(1, present.sum()) * np.maximum(counts, 1)), 1.0)

@@ -1,0 +1,1 @@
+"""What a model is trained for: the loss that is minimised and the metrics by which it is judged."""
