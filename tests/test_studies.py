@@ -176,7 +176,7 @@ def test_a_study_without_a_place_in_a_page_is_only_stored(place: Path, capsys: p
 
 def test_what_is_not_there_is_told_in_a_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, message in (
-        (["show", "tinny"], r"study: 'tinny' is unknown \(did you mean tiny\?\)"),
+        (["show", "tinny"], r"study: 'tinny' is not known; did you mean tiny\?"),
         (["show", "tiny"], "study tiny: no results are stored; first: studies.py publish tiny DIR"),
         (["publish", "tiny", str(place / "nowhere")], "comparison.json is missing or damaged"),
     ):

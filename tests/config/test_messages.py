@@ -116,6 +116,8 @@ def test_settings_that_do_not_go_together(overrides: list[str], sentence: str) -
         (["local.rounds=3"], "local.rounds is not a setting; did you mean rounds or checkpoint.rounds?"),
         (["speed_ratio=3"], "speed_ratio is not a setting; did you mean fleet.speed_ratio?"),
         (["sped_ratio=3"], "sped_ratio is not a setting; did you mean fleet.speed_ratio"),
+        (["fleet.speed=3"], "fleet.speed is not a setting; did you mean fleet.speed_ratio?"),
+        (["deadline=3"], "deadline is not a setting; did you mean schedule.deadline_seconds?"),
         (["clinets=3"], "clinets is not a setting; did you mean clients?"),
         (["algorithm=fedagg", "phi1=sum"], "phi1 is not a setting; did you mean algorithm.phi1?"),
         (["phi1=sum"], "phi1 is not a setting; did you mean algorithm.phi1 of fedagg?"),

@@ -196,7 +196,7 @@ def test_without_an_evaluation_there_are_no_figures(tmp_path: Path) -> None:
 
 
 def test_unknown_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"formats: 'gif' is unknown; accepted: pdf, png, svg"):
+    with pytest.raises(InputError, match="formats: 'gif' is not known; choose one of pdf, png or svg"):
         figures(results([""]), tmp_path, ["gif"])
 
 

@@ -268,7 +268,7 @@ UNFIT: dict[str, tuple[Spoil, str]] = {
     "no weights": (without("model.safetensors"), "model.safetensors cannot be read"),
     "empty weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "model.safetensors cannot be"),
     "other names": (with_other_names, r"its model is another one \(weight is not there, not \[2, 3\]\)"),
-    "later version": (of_a_later_version, "schema 99 is not accepted"),
+    "later version": (of_a_later_version, "schema must be at most 2; got 99"),
 }
 
 
@@ -277,9 +277,7 @@ def test_a_folder_of_no_use_is_refused_before_anything_is_made(tmp_path: Path, c
     ran(tmp_path / "earlier", checkpoint={"rounds": 1})
     spoil, why = UNFIT[case]
     spoil(tmp_path / "earlier")
-    with pytest.raises(
-        InputError, match=f"^algorithm.earlier_run: .*earlier is not accepted, .*{why}.*; accepted: the f"
-    ):
+    with pytest.raises(InputError, match=f"^algorithm.earlier_run: .*earlier cannot be used, as .*{why}.*; name the f"):
         ran(tmp_path / "now", after(tmp_path / "earlier"))
     assert not (tmp_path / "now").exists()
 
@@ -411,7 +409,7 @@ def test_a_run_that_is_begun_anew_reads_it_again(tmp_path: Path) -> None:
         resume(tmp_path / "killed", tell=lambda _: None, **given)
     (tmp_path / "away").rename(tmp_path / "earlier")
     _, told = resumed(tmp_path / "killed", **given)
-    assert told == [f"{tmp_path / 'killed'} has no checkpoint yet: the run restarts from round 1"]
+    assert told == [f"{tmp_path / 'killed'} has no checkpoint yet: the run starts again from round 1"]
     same(tmp_path / "whole", tmp_path / "killed")
 
 

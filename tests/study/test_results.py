@@ -219,7 +219,7 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
         ("history.jsonl", '{"round": 1, "virtual_seconds": "x"}\n', r"history.jsonl is damaged \(ValueError"),
         ("history.jsonl", "junk\n", "history.jsonl is damaged .line 1: it is no row"),
         ("experiment.yaml", "[", "run folder .*: experiment file .* is not valid YAML; line 1"),
-        ("run.json", "{}", "run.json is damaged; accepted: a folder made by fedkeel run"),
+        ("run.json", "{}", "run.json is damaged; use a copy of the folder, or run the experiment again"),
     ],
 )
 def test_a_damaged_run_is_told(name: str, text: str | None, sentence: str, tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def show(
     name: Annotated[str, typer.Argument(help="The name of a data set (see fedkeel list datasets).")],
     given: Given = None,
     partition: Annotated[
-        str | None, typer.Option(help="The kind of partition: iid, dirichlet, shards, classes or module:function.")
+        str | None,
+        typer.Option(help="The kind of partition: iid, dirichlet, shards, classes, column or module:function."),
     ] = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The .png file of the heat map, or a folder for it.")] = None,
@@ -56,10 +57,12 @@ def show(
 
     kind = [f"partition.kind={partition}"] if partition else []
     experiment = described(given, [f"dataset.name={name}", *kind, *(overrides or [])])
-    what = f"{experiment.dataset.name}-{experiment.partition.kind}.png".replace(":", "_")
-    path = Path(what) if out is None else out if out.suffix else out / what
     with shown_downloads():
-        counts = federate(experiment).label_counts()
-    title = f"{experiment.dataset.name}, {experiment.partition.kind}, seed {experiment.seed}"
+        data = federate(experiment)
+    how = "column" if data.client_names is not None else experiment.partition.kind
+    what = f"{experiment.dataset.label}-{how}.png".replace(":", "_")
+    path = Path(what) if out is None else out if out.suffix else out / what
+    counts = data.label_counts()
+    title = f"{experiment.dataset.name}, {how}, seed {experiment.seed}"
     label_heatmap(counts, path, title=title)
-    display.partition(counts, path)
+    display.partition(counts, path, data.client_names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from fedkeel.cli.console import console
 from fedkeel.cli.progress import progress as progress
 from fedkeel.cli.progress import spell
 from fedkeel.data.statistics import mean_wasserstein
+from fedkeel.errors import label
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.metric import final_metric, spelled, told
 from fedkeel.record.schema import SUMMARY
@@ -100,7 +102,7 @@ def _next(folder: Path) -> str:
     )
 
 
-def partition(counts: NDArray[np.int64], figure: Path) -> None:
+def partition(counts: NDArray[np.int64], figure: Path, names: Sequence[str] | None = None) -> None:
     """Sizes of clients, and how far their labels are from the whole."""
     sizes = counts.sum(axis=1)
     held = (counts > 0).sum(axis=1)
@@ -112,7 +114,8 @@ def partition(counts: NDArray[np.int64], figure: Path) -> None:
     console.print(f"{len(sizes)} clients, {int(sizes.sum())} samples, {counts.shape[1]} classes")
     console.print(table)
     for client in range(min(len(sizes), SHOWN)):
-        console.print(f"client {client}: {sizes[client]} samples, {held[client]} classes")
+        called = f"client {client}" if names is None else label(names[client])
+        console.print(f"{called}: {sizes[client]} samples, {held[client]} classes", markup=False)
     if len(sizes) > SHOWN:
         console.print(f"... and {len(sizes) - SHOWN} more")
     console.print(

@@ -36,9 +36,13 @@ def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> No
         if isinstance(error, BrokenPipeError) and stdio.reader_gone():
             stdio.settle()
             sys.exit(0)
-        fail(
-            _foreseen(error) if isinstance(error, FedkeelError) else _unforeseen(error), getattr(error, "exit_code", 1)
-        )
+        told = _foreseen(error) if isinstance(error, FedkeelError) else "; ".join([_unforeseen(error), *notes(error)])
+        fail(told, getattr(error, "exit_code", 1))
+
+
+def notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way, such as how to resume the run."""
+    return [*getattr(error, "__notes__", [])]
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -80,7 +80,8 @@ def _place(folders: list[Path], at: str | None, target: float | None, reference:
 
 @app.command(
     epilog="Examples:  fedkeel export runs/asmu --out table.tex  |  "
-    "fedkeel export runs/asmu --what history --out curves.parquet  |  fedkeel export runs/asmu --format markdown"
+    "fedkeel export runs/asmu --what history --out curves.parquet  |  fedkeel export runs/asmu --format markdown  |  "
+    "fedkeel export runs/first --to onnx --out model.onnx"
 )
 def export(
     folders: Folders,
@@ -90,8 +91,16 @@ def export(
             help="table: one row per scene and variant. runs: one row per run. history: one row per evaluation."
         ),
     ] = "table",
+    to: Annotated[
+        Literal["torchscript", "onnx", "safetensors"] | None,
+        typer.Option(help="Write the trained model of one run instead of a table."),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A .csv, .parquet, .tex or .md file. By default the table is printed.")
+        Path | None,
+        typer.Option(
+            help="A .csv, .parquet, .tex or .md file. Default: print it. With --to, the model's file. Default: "
+            "exported.* in the run folder."
+        ),
     ] = None,
     form: Annotated[
         Literal["csv", "parquet", "latex", "markdown"] | None,
@@ -101,7 +110,11 @@ def export(
     target: Target = None,
     reference: Reference = None,
 ) -> None:
-    """Write the results of runs as CSV, Parquet, LaTeX or Markdown."""
+    """Write the results of runs as CSV, Parquet, LaTeX or Markdown, or with --to the trained model of a run."""
+    if to is not None:
+        tables = {"--what": what != "table", "--format": form, "--at": at, "--target": target, "--reference": reference}
+        typer.echo(_model(folders, to, out, [name for name, value in tables.items() if value]))
+        return
     with importing():
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import export as save
@@ -115,3 +128,15 @@ def export(
         typer.echo(told(results, what, form or "csv"), nl=False)
         return
     typer.echo(save(results, out, what, form))
+
+
+def _model(folders: list[Path], to: str, out: Path | None, others: list[str]) -> Path:
+    """The file of a run's model."""
+    if others:
+        raise InputError(f"{others[0]} is for tables and cannot be combined with --to; remove one of them")
+    if len(folders) > 1:
+        raise InputError(f"--to writes the model of one run; got {len(folders)} folders")
+    with importing():
+        from fedkeel.runner.export import export_run
+
+    return export_run(folders[0], to, out)

@@ -69,7 +69,7 @@ class Elsewhere:
         exact = [each for each in self._known if each.rpartition(".")[2] == key and each != given]
         if exact or key in SYNONYMS:
             return did_you_mean(sorted(exact, key=lambda each: each.count("."))[:MOST] or [SYNONYMS[key]])
-        near = nearest(key, error.names, 0.7)
+        near = nearest(key, error.names, 0.7) or [each for each in error.names if key in each.split("_")][:MOST]
         if near:
             return did_you_mean([".".join(filter(None, [error.section, each])) for each in near])
         others = {section: _owners_of(section, key) for section in _OWNERS if error.section in ("", section)}
@@ -80,7 +80,8 @@ class Elsewhere:
         if told:
             return did_you_mean(told)
         leaves = {each.rpartition(".")[2]: each for each in reversed(self._known)}
-        return did_you_mean([leaves[each] for each in nearest(key, [*leaves], 0.8)])
+        parts = [each for each in leaves if key in each.split("_")][:MOST]
+        return did_you_mean([leaves[each] for each in nearest(key, [*leaves], 0.8) or parts])
 
 
 _OWNERS = ("partition", "algorithm", "model")

@@ -91,6 +91,12 @@ class Experiment(Section):
     round."""
     limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
     """The virtual time in seconds after which the run ends, even if there are rounds left."""
+    limit_wall_seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """The real time in seconds after which the run stops with a checkpoint, to be resumed. Each resume has as much time
+    again."""
+    init: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """The weights and buffers to start from: the folder of a finished run, a .safetensors file, or a file made by
+    torch.save. By default the model starts at random."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     """The seed of all random numbers: data, model, clients, devices and training."""
     evaluate_every: Count = 1
@@ -264,6 +270,12 @@ class Experiment(Section):
                 f"sampling must be uniform with {self.algorithm.label}, which receives updates one by one; "
                 f"got {self.sampling}"
             )
+
+    @property
+    def plans_ahead(self) -> str | None:
+        """Of the method or of any section."""
+        sections = (*self.algorithm.rules(), *(getattr(self, name) for name in type(self).model_fields))
+        return next((each.plans_ahead for each in sections if isinstance(each, Section) and each.plans_ahead), None)
 
     @property
     def pace(self) -> Pace:

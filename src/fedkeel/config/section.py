@@ -37,6 +37,11 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
+    @property
+    def plans_ahead(self) -> str | None:
+        """Why a round depends on how many rounds there will be, if it does; then a run cannot be given other rounds."""
+        return None
+
     @model_validator(mode="before")
     @classmethod
     def _true_is_no_number(cls, values: Any) -> Any:

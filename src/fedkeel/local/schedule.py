@@ -75,6 +75,14 @@ class Cosine(Schedule):
             )
         return self
 
+    @property
+    def plans_ahead(self) -> str | None:
+        """Over rounds, the curve ends with the run's last round."""
+        ends = self.over == "rounds" and self.length is None
+        return (
+            "local.schedule ends its cosine with the last round, unless local.schedule.length is set" if ends else None
+        )
+
     def curve(self, place: Numbers, length: Numbers) -> Numbers:
         """final + (1 - final) (1 + cos(pi t / T)) / 2"""
         whole = length if self.length is None else np.full_like(length, self.length - self.warmup)

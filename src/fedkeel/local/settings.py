@@ -88,6 +88,11 @@ class LocalSettings(Section):
         return self
 
     @property
+    def plans_ahead(self) -> str | None:
+        """As its schedule does."""
+        return self.schedule.plans_ahead
+
+    @property
     def by_step(self) -> bool:
         """Whether work is counted in mini-batches, not in epochs."""
         return self.steps is not None

@@ -149,6 +149,12 @@ class ServerRule(Section):
     """As `ClientRule.pair`."""
 
     @property
+    def plans_ahead(self) -> str | None:
+        """A rule whose `work` does not look at `progress.planned` may say None here."""
+        own = type(self).work is not ServerRule.work
+        return "the method's local work depends on how many updates are planned" if own else None
+
+    @property
     def reports(self) -> tuple[str, ...]:
         """Numbers of its own that each client must report beside weights and messages, in the weights' type."""
         return ()

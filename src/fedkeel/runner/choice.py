@@ -36,7 +36,7 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
     no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
     if asked.kind == "processes" and no_workers:
         raise InputError(
-            f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial, vectorised or threads"
+            f"executor.kind: processes cannot be used here, as {no_workers}; use serial, vectorised or threads"
         )
     if asked.settled and not (asked.stack or asked.native or asked.channels_last):
         return settle(workshop, asked, [], experiment.rounds, fork=False)  # there is nothing to measure or to compare

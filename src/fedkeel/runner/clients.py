@@ -47,6 +47,13 @@ def best_model(simulation: Simulation, module: nn.Module) -> nn.Module | None:
     return flat.release()
 
 
+def global_model(simulation: Simulation, module: nn.Module) -> nn.Module:
+    """The model that is tested, as a copy of `module` with its weights, in eval mode."""
+    flat = FlatModel(copy.deepcopy(module))
+    flat.load(*simulation.evaluated)
+    return flat.release().eval()
+
+
 def own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Module:
     """A client's own model, as a copy of `module` with its weights."""
     flat = FlatModel(copy.deepcopy(module))

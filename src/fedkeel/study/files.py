@@ -252,7 +252,7 @@ def _title(cases: Sequence[Case]) -> str:
         _listed(dict.fromkeys(names))
         for names in (
             [case.variant for case in cases],
-            [short(case.experiment.dataset.name) for case in cases],
+            [short(case.experiment.dataset.label) for case in cases],
             [short(case.experiment.model.name) for case in cases],
         )
     )

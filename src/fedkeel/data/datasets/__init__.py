@@ -9,6 +9,7 @@ from fedkeel.data import cache
 from fedkeel.data.datasets.examples import Dataset, Examples
 from fedkeel.data.datasets.prepare import Scaling
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
+from fedkeel.data.files.kinds import HOW
 from fedkeel.data.sources.layout import Found, find
 from fedkeel.data.sources.source import Kind, Source, as_kind
 from fedkeel.errors import InputError, unknown
@@ -30,7 +31,7 @@ def canonical(name: str) -> str:
     """The name without alias; an unknown one is refused."""
     own = ALIASES.get(name, name)
     if own not in ENTRIES:
-        raise unknown("dataset.name", name, known())
+        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES], also=f"{HOW}, or module:function")
     return own
 
 

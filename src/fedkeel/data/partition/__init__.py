@@ -10,6 +10,7 @@ from fedkeel.config import usercode
 from fedkeel.data.partition.assignment import Assignment
 from fedkeel.data.partition.base import Partition
 from fedkeel.data.partition.classes import Classes
+from fedkeel.data.partition.column import Column
 from fedkeel.data.partition.dirichlet import Dirichlet
 from fedkeel.data.partition.iid import Iid
 from fedkeel.data.partition.own import Own
@@ -22,6 +23,7 @@ __all__ = [
     "AnyPartition",
     "Assignment",
     "Classes",
+    "Column",
     "Dirichlet",
     "Iid",
     "Own",
@@ -45,6 +47,7 @@ _KINDS: dict[str, type[Partition]] = {
     "dirichlet": Dirichlet,
     "shards": Shards,
     "classes": Classes,
+    "column": Column,
 }
 
 
@@ -70,6 +73,7 @@ AnyPartition = Annotated[
     | Annotated[Dirichlet, Tag("dirichlet")]
     | Annotated[Shards, Tag("shards")]
     | Annotated[Classes, Tag("classes")]
+    | Annotated[Column, Tag("column")]
     | Annotated[Own, Tag(OWN)],
     Discriminator(kind),
     BeforeValidator(_spelled_out),

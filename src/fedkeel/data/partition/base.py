@@ -56,7 +56,7 @@ class Slots(Partition):
     def _check_size(self, samples: int, clients: int) -> None:
         """Refuse what cannot give every client enough; by default that is one sample."""
         if clients > samples:
-            raise InputError(f"clients: {clients} is not accepted with {samples} samples; accepted: 1 to {samples}")
+            raise InputError(f"clients must be at most {samples}, as there are {samples} samples; got {clients}")
 
     def _weights(self, clients: int) -> NDArray[np.float64]:
         return np.where(np.arange(clients) < clients // 2, self.size_ratio, 1.0)
@@ -66,8 +66,8 @@ def check_enough(field: str, per_client: int, samples: int, clients: int) -> Non
     """Refuse a setting that asks for more samples per client than there are."""
     if per_client * clients > samples:
         raise InputError(
-            f"{field}: {per_client} is not accepted with {clients} clients and {samples} samples; "
-            f"accepted: at most {samples // clients}"
+            f"{field} must be at most {samples // clients} with {clients} clients and {samples} samples; "
+            f"got {per_client}"
         )
 
 
@@ -75,8 +75,8 @@ def check(labels: NDArray[np.int64], clients: int) -> None:
     """Refuse labels that are none, and a number of clients that is none."""
     if labels.ndim != 1 or len(labels) == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(
-            f"labels: {labels.dtype} of shape {labels.shape} is not accepted; accepted: integers [samples], "
-            "at least one"
+            f"labels must be one whole number per sample, for at least one sample; got {labels.dtype} of shape "
+            f"{list(labels.shape)}"
         )
     if clients < 1:
-        raise InputError(f"clients: {clients} is not accepted; accepted: 1 or more")
+        raise InputError(f"clients must be at least 1; got {clients}")

@@ -47,8 +47,7 @@ class Dirichlet(Slots):
     def _consistent(self) -> Self:
         if self.max_size is not None and self.min_size > self.max_size:
             raise InputError(
-                f"partition.max_size: {self.max_size} is not accepted with partition.min_size={self.min_size}; "
-                "accepted: at least that"
+                f"partition.max_size must be at least partition.min_size={self.min_size}; got {self.max_size}"
             )
         return self
 
@@ -57,8 +56,8 @@ class Dirichlet(Slots):
             super()._check_size(samples, clients)
         elif clients > MOST_CLIENTS:
             raise InputError(
-                f"clients: {clients} is not accepted with {samples} samples, as nearly all would be empty; accepted: "
-                f"at most {MOST_CLIENTS}"
+                f"clients must be at most {MOST_CLIENTS} where clients may be empty, as nearly all of them would be; "
+                f"got {clients} for {samples} samples"
             )
         check_enough("partition.min_size", self.min_size, samples, clients)
 
