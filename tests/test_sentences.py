@@ -12,8 +12,10 @@ import pytest
 from tests.helpers.repository import ROOT
 
 SOURCE = ROOT / "src" / "fedkeel"
-DONE = ("methods", "server", "world", "wire", "models", "study", "sinks", "config", "report", "task", "errors.py", "params.py",
-        "streams.py")  # fmt: skip
+DONE = (
+    "config", "methods", "models", "report", "server", "sinks", "study", "task", "wire", "world", "errors.py", "params.py",
+    "streams.py",
+)  # fmt: skip
 OLD = re.compile(r"\bnot accepted\b|\baccepted:")
 ERRORS = {"InputError", "FedkeelError", "DivergenceError", "MishapError"}
 
