@@ -76,7 +76,8 @@ def _scalars(
     means = {"learning_rate": _mean([_mean(each) for each in rates if each]), "staleness": _mean(staleness)}
     told = _named("rounds", (counts | means).items()) | _named("method", row.report.items())
     if evaluation is not None:
-        told |= _named("history", ((name, value) for name, value in vars(evaluation).items() if name != "round"))
+        history = {**vars(evaluation), **evaluation.metrics}
+        told |= _named("history", ((name, value) for name, value in history.items() if name != "round"))
     return told
 
 
