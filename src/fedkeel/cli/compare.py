@@ -39,7 +39,13 @@ At = Annotated[
         "asynchronous; otherwise rounds."
     ),
 ]
-Target = Annotated[float | None, typer.Option(help="An accuracy: also tell what it took to get there.")]
+Target = Annotated[
+    float | None, typer.Option(help="A value of the metric: also tell what it took to get there.")
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(help="The metric by which runs are compared. Default: the first one of the experiment."),
+]
 Reference = Annotated[
     str | None, typer.Option(help="The variant that others are compared with. Default: fedavg, or the first.")
 ]
@@ -66,6 +72,7 @@ def compare(
     at: At = None,
     target: Target = None,
     reference: Reference = None,
+    metric: Metric = None,
     out: Out = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
@@ -111,8 +118,10 @@ def compare(
             at=at,
             target=target,
             reference=reference,
+            metric=metric,
             out=out,
         ),
+        metric,
     )
     place = out or Path("runs") / f"compare-{digest(plan)}"
     study(plan, place, jobs, dry_run, sink or [])

@@ -45,8 +45,8 @@ def final_accuracies(results: Results, scenes: Sequence[str]) -> Figure | None:
     """The accuracy of every variant where runs are compared; None while no run is finished."""
 
     def row(line: Line, runs: Sequence[Outcome]) -> Dots:
-        values = [100 * run.accuracy for run in runs if run.accuracy is not None]
-        mean = _times(line.accuracy, 100)
+        values = [100 * run.value for run in runs if run.value is not None]
+        mean = _times(line.value, 100)
         return Dots(line, values, mean, _joined(_told(mean), _open(line)), bold=line.standing == "best")
 
     bold = "Bold: best, clear of all others in paired tests."

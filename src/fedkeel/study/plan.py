@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import isfinite
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -32,19 +33,23 @@ class Measure:
     until: float | None = None
     """Where on that scale; by default at the end of the shortest run of a scene."""
     last: int = 1
-    """Evaluations up to there whose mean is called the final accuracy."""
+    """Evaluations up to there whose mean is called the final result."""
     target: float | None = None
-    """An accuracy: what it took to get there is told as well."""
+    """A value of the metric: what it took to get there is told as well."""
     reference: str | None = None
     """The variant that the others are compared with, seed by seed."""
+    metric: str | None = None
+    """What runs are compared by; by default the first metric of their experiment."""
+    tuning: bool = False
+    """Whether settings are chosen: then the validation set decides, where runs have one."""
 
     def __post_init__(self) -> None:
         if self.last < 1:
             raise InputError(f"last: {self.last} is not accepted; accepted: at least 1")
         if self.until is not None and not self.until > 0:
             raise InputError(f"until: {self.until:g} is not accepted; accepted: a number above 0")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise InputError(f"target: {self.target:g} is not accepted; accepted: an accuracy above 0 and at most 1")
+        if self.target is not None and not isfinite(self.target):
+            raise InputError(f"target must be a finite number; got {self.target:g}")
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,14 @@ def place_of(scene: str, variant: str) -> str:
 def default_at(experiments: Iterable[Experiment]) -> At:
     """Equal virtual time as soon as one of the methods is asynchronous, else equal rounds."""
     return "time" if any(each.pace != "barrier" for each in experiments) else "rounds"
+
+
+def goal(settings: Mapping[str, Any], first: str) -> tuple[str, float | None]:
+    """(The metric, its target) that an experiment aims at; targets of earlier versions are accuracies."""
+    short = settings.get("target_accuracy")
+    target = settings.get("target") if short is None else short
+    name = settings.get("target_metric") or (first if short is None else "accuracy")
+    return str(name), None if target is None else float(target)
 
 
 def case_name(scene: str, variant: str, seed: int) -> str:

@@ -92,8 +92,8 @@ def figures(results: Results) -> dict[str, Any] | None:
     run = results.outcomes[0]
     last: dict[str, Any] = run.history[-1] if run.history else {}
     told = {
-        "accuracy": run.accuracy,
-        "best_accuracy": run.best_accuracy,
+        "accuracy": run.value,
+        "best_accuracy": run.best,
         "loss": run.loss,
         "rounds": last.get("round"),
         "virtual_seconds": run.summary.get("virtual_seconds", last.get("virtual_seconds")),
