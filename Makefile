@@ -40,8 +40,9 @@ lint: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/python scripts/wrap_docs.py --check $(PAGES)
 
-# Wraps the docs at 120 characters.
-docs: .venv/bin/python
+# Writes the page of all settings, and wraps the docs at 120 characters.
+docs: .venv/core
+	$(BIN)/python scripts/settings_page.py
 	$(BIN)/python scripts/wrap_docs.py $(PAGES)
 
 # The figures of the README; the first is a screenshot by Chromium.

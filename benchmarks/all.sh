@@ -40,7 +40,7 @@ for each in ${*:-speed peers methods choices scale report}; do
         part figure "$python" benchmarks/speed.py --from "$results/speed.json" --peers "$results/peers.json" \
             --plot docs/images/benchmarks.png >/dev/null
         ;;
-    *) echo "$each is no part; accepted: speed peers methods choices scale report" >&2 && exit 2 ;;
+    *) echo "$each is not a part; choose from speed peers methods choices scale report" >&2 && exit 2 ;;
     esac
 done
 exit $failed

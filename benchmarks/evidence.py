@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from verdicts import Verdict, Verdicts, Word
 
-from fedkeel.data.datasets.registry import ENTRIES
 from fedkeel.errors import label
 from fedkeel.study.papers.catalogue import Item, Paper
 from fedkeel.study.papers.lines import Line
@@ -74,15 +73,17 @@ def _of_item(item: Item, root: Item, stored: Mapping[str, Any], said: Verdicts) 
     covering = (*of_root.studies, *(verdict.studies if item is not root else ()))
     by_study = {row: study.name for study in covering for row in study.scenes.values() if row in item.rows}
     why = verdict.why or of_root.why
-    reasons = {row: _reason(root, row, row in slow, why) for row in item.rows if row not in {**runs, **by_study}}
+    reasons = {
+        row: _reason(root, row, row in slow, why, said.absent) for row in item.rows if row not in {**runs, **by_study}
+    }
     return Evidence(item, root, verdict, runs, by_study, reasons)
 
 
-def _reason(root: Item, row: str, slow: bool, why: str) -> str:
+def _reason(root: Item, row: str, slow: bool, why: str, absent: Collection[str]) -> str:
     dataset = next(cell.settings["dataset.name"] for cell in root.cells if cell.row == row)
-    if not (ENTRIES[dataset].sources or ENTRIES[dataset].home):
-        return f"the data set {dataset} cannot be fetched: [its files must be brought](data.md)"
-    return "too slow to fit into the hours that the scale small gives an item" if slow else why
+    if dataset in absent:
+        return f"we did not have the data set {dataset}; see [data.md](data.md)"
+    return "too slow for the scale `small`, which allows two hours per item" if slow else why
 
 
 def problems(made: Evidence, said: Verdicts) -> Iterator[str]:
@@ -90,13 +91,13 @@ def problems(made: Evidence, said: Verdicts) -> Iterator[str]:
     path, word, own = made.item.path, made.verdict.verdict, made.item.path in said.items
     for row, reason in made.reasons.items():
         if not reason:
-            yield f"{path}: {label(row)} has neither a result nor a reason; accepted: a why, or a study that covers it"
+            yield f"{path}: {label(row)} has neither a result nor a reason; add a why, or a study that covers it"
     if made.found and word == "not run":
-        yield f"{path}: there are results, but its verdict is not run; accepted: holds, in part, does not hold"
+        yield f"{path}: there are results, but its verdict is not run; choose holds, in part or does not hold"
     if own and not made.found and word != "not run":
-        yield f"{path}: there is no result, but its verdict is {word}; accepted: not run"
+        yield f"{path}: there is no result, but its verdict is {word}; set it to not run"
     if own and made.verdict.why and made.verdict.why not in made.reasons.values():
-        yield f"{path}: no row needs its why; accepted: none"
+        yield f"{path}: no row needs its why; remove it"
 
 
 def hours(item: Item, row: str, scale: Scale) -> float:

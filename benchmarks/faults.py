@@ -33,36 +33,36 @@ COMMON: dict[str, Any] = {
 }
 PACES: dict[str, dict[str, Any]] = {
     "rounds (SCAFFOLD)": {"algorithm": "scaffold", "schedule": {"deadline_seconds": 120}},
-    "rounds, received at once (FedSSMU)": {"algorithm": "fedssmu", "schedule": {"deadline_seconds": 120}},
+    "rounds, uploads used at once (FedSSMU)": {"algorithm": "fedssmu", "schedule": {"deadline_seconds": 120}},
     "every 10 s (FedASMU)": {"algorithm": "fedasmu"},
-    "always 30 at work (FedBuff)": {"algorithm": "fedbuff"},
+    "always 30 busy (FedBuff)": {"algorithm": "fedbuff"},
 }
 """Paces, and the method that is run at each."""
 FLEET = {"speed_ratio": 5, "uplink_mbps": 5, "downlink_mbps": 20}
 FAULTS: dict[str, dict[str, Any]] = {
     "none": {},
-    "crash in mid-job": {"fleet": {**FLEET, "dropout": CHANCE}},
+    "crash during a job": {"fleet": {**FLEET, "dropout": CHANCE}},
     "hang for 200 s": {"faults": {"hang": CHANCE, "hang_seconds": 200}},
     "leave for good": {"faults": {"leave": 0.02}},
     "upload lost": {"faults": {"lost_upload": CHANCE}},
-    "upload twice": {"faults": {"twice": CHANCE}},
-    "upload the job before": {"faults": {"old_job": CHANCE}},
+    "upload sent twice": {"faults": {"twice": CHANCE}},
+    "upload of the previous job": {"faults": {"old_job": CHANCE}},
     "NaN": {"faults": {"corrupt": CHANCE, "corruptions": ["nan"]}},
     "infinite": {"faults": {"corrupt": CHANCE, "corruptions": ["infinite"]}},
-    "norm beyond gate.max_norm=10": {
+    "norm above gate.max_norm=10": {
         "faults": {"corrupt": CHANCE, "corruptions": ["huge"]}, "gate": {"max_norm": 10}
     },
     "wrong shape": {"faults": {"corrupt": CHANCE, "corruptions": ["shape"]}},
     "wrong dtype": {"faults": {"corrupt": CHANCE, "corruptions": ["dtype"]}},
     "version from the future": {"faults": {"corrupt": CHANCE, "corruptions": ["future"]}},
-    "all of them, and devices off half of the time": {
+    "all of them, and devices switched off half of the time": {
         "fleet": {**FLEET, "dropout": 0.05, "availability": 0.5, "availability_period": 300},
         "faults": {
             "hang": 0.05, "hang_seconds": 200, "leave": 0.002, "lost_upload": 0.05, "twice": 0.05, "old_job": 0.05,
             "corrupt": 0.1,
         },
     },
-    "everybody leaves": {"faults": {"leave": 1.0}},
+    "every device leaves": {"faults": {"leave": 1.0}},
     "every upload is lost": {"faults": {"lost_upload": 1.0}},
 }  # fmt: skip
 
@@ -104,9 +104,9 @@ def one(fault: str, pace: str, rounds: int) -> str:
         folder = Path(root) / "run"
         try:
             run(experiment, folder)
-        except FedkeelError as error:
-            ended = "; " + str(error).split(":")[0]
-        told = [f"{len(rows(folder, 'clients'))} taken in"]
+        except FedkeelError:
+            ended = "; the run stops"
+        told = [f"{len(rows(folder, 'clients'))} accepted"]
         told += [f"{count} {why}" for why, count in Counter(r["why"] for r in rows(folder, "unfinished")).most_common()]
         refused = Counter(row["reason"] for row in rows(folder, "refused"))
         told += [f"{count} refused: {reason}" for reason, count in refused.most_common()]

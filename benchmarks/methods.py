@@ -1,7 +1,7 @@
 """What a gradient costs with each method, against FedAvg's, in turns in one process.
 
 python benchmarks/methods.py [W1 W2] [--only fedsam,moon] [--repeat 5] [--set executor.native=false] [--json FILE]
-python benchmarks/methods.py --from benchmarks/results/methods.json       # the table of docs/algorithms/baselines.md
+python benchmarks/methods.py --from benchmarks/results/methods.json       # the table of docs/benchmarks.md
 
 Every method runs as `executor: auto` would have it, on a fleet whose slowest device is five times as slow as the
 fastest. Blocks of a few rounds follow blocks of FedAvg's; the first ones warm up. Of each pair the seconds a gradient
@@ -193,10 +193,10 @@ def told(row: Row) -> str:
 def table(report: dict[str, Any]) -> str:
     """Ratios, a row a method; those beyond the limit in bold."""
     found = {name: {row["method"]: row for row in rows} for name, rows in report["workloads"].items()}
-    heads = [f"{name}: {WORKLOADS[name].about}" for name in found]
+    heads = [f"time per gradient, {name}: {WORKLOADS[name].about}" for name in found]
     first = next(iter(found.values()))
     lines = [
-        "| | gradients a sample | " + " | ".join(heads) + " | in all | executor |",
+        "| method | gradients per sample | " + " | ".join(heads) + " | time per job | executor |",
         "|---|--:|" + "--:|" * (len(found) + 1) + "---|",
     ]
     for each in methods():
@@ -212,8 +212,8 @@ def table(report: dict[str, Any]) -> str:
         lines.append(f"| {each} | {row['gradients']:.2f} | {' | '.join(cells)} | {more} |")
     over = [each for each, row in first.items() if row["ratio"] > LIMIT]
     aside = [each for each in over if each in WITH_FORWARD_PASSES]
-    lines += ["", f"More than {LIMIT - 1:.0%} over FedAvg a gradient: {', '.join(over) or 'none'}."]
-    lines += [f"Of these, {', '.join(aside)} may be: they go forward once more, which PyTorch does."] * bool(aside)
+    lines += ["", f"More than {LIMIT - 1:.0%} longer than FedAvg per gradient: {', '.join(over) or 'none'}."]
+    lines += [f"Of these, {', '.join(aside)} go forward once more, which PyTorch does."] * bool(aside)
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ def publish(folder: Path) -> list[str]:
     known = {item.path.replace("/", "-"): item for paper in catalogue.papers() for item in paper.items if item.cells}
     tables = sorted((folder / ITEMS).glob("*/table.csv"))
     if not tables:
-        raise InputError(f"folder {label(str(folder))} has no {ITEMS}/*/table.csv; accepted: one of fedkeel reproduce")
+        raise InputError(f"folder {label(str(folder))} has no {ITEMS}/*/table.csv; give a folder of fedkeel reproduce")
     stored, told = read(), []
     for table in tables:
         name = table.parent.name
@@ -76,9 +76,7 @@ def lines(table: Path, item: Item) -> Sequence[Mapping[str, str]]:
         if "measured" not in line or "scale" not in line:
             raise InputError(f"{table}: it has no column scale or measured; first: run fedkeel reproduce again")
         if line["scale"] == "tiny":
-            raise InputError(
-                f"{table}: the scale tiny is not accepted, its accuracies mean nothing; accepted: small, full"
-            )
+            raise InputError(f"{table}: the accuracies of the scale tiny mean nothing; publish small or full")
         if (line["row"], line["method"]) not in cells or line["quantity"] not in item.shows:
             words = ", ".join((line["row"], line["method"], line["quantity"]))
             raise InputError(f"{table}: {item.path} has no {label(words)}; first: run fedkeel reproduce again")

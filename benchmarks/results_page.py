@@ -48,7 +48,7 @@ def page(stored: Mapping[str, Any]) -> str:
     if wrong:
         raise InputError("verdicts.yaml does not fit the results:\n" + "\n".join(wrong))
     told: Told = {}
-    blocks = ["# The papers' results, beside ours", said.overall, _legend(), _counts(found)]
+    blocks = ["# Which results of the papers hold", said.overall, _legend(), _counts(found)]
     for paper in catalogue.papers():
         blocks += _paper(paper, found[paper.name], said.papers[paper.name], told)
     return wrapped("\n\n".join(block for block in blocks if block))
@@ -56,13 +56,15 @@ def page(stored: Mapping[str, Any]) -> str:
 
 def _legend() -> str:
     return (
-        "Made by `python benchmarks/papers.py page` from stored results: those of [`fedkeel reproduce`](reproduce.md) "
-        "in `benchmarks/results/papers.json`, and those of the studies that the [methods' pages](algorithms/) "
-        "describe. Verdicts are written by hand. In tables, a cell is ours, and the paper's figure in brackets where "
-        "it prints one; ± is half of the 95 % interval over seeds, and there is none of one seed. What it takes to a "
-        "target is told seed by seed in studies; - is one that did not reach it. Where a setting is smaller than the "
-        "paper's, that is told below the table. Hours are estimates for two cores without a GPU, at the scales `small` "
-        "and `full` of `fedkeel reproduce`."
+        "## How to read this page\n\n"
+        "- Each table cell has our number. The number of the paper follows in brackets, if it prints one.\n"
+        "- ± is half of the 95 % interval over seeds. A single seed has no interval.\n"
+        "- Studies list the time or rounds to a target for each seed. A - is a seed that did not reach the target.\n"
+        "- If a setting is smaller than that of the paper, the text below the table says so.\n"
+        "- Hours are estimates for two cores without a GPU, at the scales `small` and `full` of `fedkeel reproduce`.\n"
+        "- The numbers come from [`fedkeel reproduce`](reproduce.md) (`benchmarks/results/papers.json`) and from the "
+        "studies on the [pages of the methods](algorithms/). The verdicts are written by hand. "
+        "`python benchmarks/papers.py page` writes this page."
     )
 
 
@@ -76,7 +78,7 @@ def _counts(found: Mapping[str, Mapping[str, Evidence]]) -> str:
 
 def _paper(paper: Paper, found: Mapping[str, Evidence], said: verdicts.OfPaper, told: Told) -> Iterator[str]:
     yield f'<a id="{paper.name}"></a>\n\n## {paper.cite.title}'
-    yield f"{paper.cite}. The method: [{said.page}]({said.page})."
+    yield f"{paper.cite}. The method is described in [{said.page}]({said.page})."
     yield said.summary
     lines = [_row(["item", "what it shows", "what was run", "verdict"]), "|---|---|---|---|"]
     yield "\n".join([*lines, *(_summary(item, found.get(item.path)) for item in paper.items)])
@@ -85,7 +87,7 @@ def _paper(paper: Paper, found: Mapping[str, Evidence], said: verdicts.OfPaper, 
             yield from _item(found[item.path], told)
     yield from _settings(paper, found)
     if said.errata:
-        yield "### Errata and gaps of its results"
+        yield "### Errors and gaps in the results of the paper"
         yield "\n".join(f"- {each}" for each in said.errata)
 
 
@@ -104,7 +106,9 @@ def _run(made: Evidence) -> str:
     part = "all rows" if len(made.found) == count else f"{len(made.found)} of {count} rows"
     ways = [f"study {_link(name)}" for name in dict.fromkeys(made.by_study.values())]
     sizes = {bool(kept["scaled_down"]) for kept in made.runs.values()}
-    ways += [words for smaller, words in ((False, "the paper's setting"), (True, "smaller")) if smaller in sizes]
+    ways += [
+        words for smaller, words in ((False, "the paper's setting"), (True, "a smaller setting")) if smaller in sizes
+    ]
     return f"{part}: {', '.join(ways)}"
 
 
@@ -112,7 +116,11 @@ def _item(made: Evidence, told: Told) -> Iterator[str]:
     item, verdict = made.item, made.verdict
     yield f'<a id="{_anchor(item)}"></a>\n\n### {item.title}: {item.entry.caption}'
     there = f"[{made.root.title}](#{_anchor(made.root)})"
-    shared = "" if item is made.root else f"It shows runs of {there}: figures, and rows that were not run, stand there."
+    shared = (
+        ""
+        if item is made.root
+        else f"{item.title} uses the runs of {there}. See there for numbers and for rows that were not run."
+    )
     yield " ".join(each for each in (f"**{made.word.capitalize()}.**", verdict.text, shared) if each)
     if item.entry.claim:
         yield f"The paper says: {item.entry.claim}"
@@ -180,7 +188,7 @@ def _settings(paper: Paper, found: Mapping[str, Evidence]) -> Iterator[str]:
         if part in used:
             whose.setdefault(text, []).append(part)
     if whose:
-        yield "### Where the settings of `fedkeel reproduce` differ from the paper's"
+        yield "### Where the settings of `fedkeel reproduce` differ from the paper"
         yield "\n".join(f"- {', '.join(parts)}: {text}." for text, parts in whose.items())
 
 
@@ -211,11 +219,11 @@ def _study(item: Item, study: verdicts.Covering, told: Told) -> Iterator[str]:
     words.append(f"{studies.read(study.name).about}.")
     first = told.setdefault((item.paper, study.name), here)
     if first != here:
-        words = [f"Study {_link(study.name)}, as at {first}."]
+        words = [f"Study {_link(study.name)}, as in {first}."]
     if study.differs and told.setdefault((item.paper, study.name, study.differs), here) == here:
-        words.append(f"Here {study.differs}.")
+        words.append(f"In this study, {study.differs}.")
     if above:
-        words.append(f"Figures that are not here stand at {', '.join(above)}.")
+        words.append(f"See {', '.join(above)} for the other numbers.")
     yield " ".join(words)
     if len(lines) > 2:
         yield "\n".join(lines)
@@ -257,7 +265,7 @@ def _not_run(made: Evidence) -> str:
     for reason in dict.fromkeys(made.reasons.values()):
         rows = [row for row in made.item.rows if made.reasons.get(row) == reason]
         small, full = (sum(evidence.hours(made.item, row, scale) for row in rows) for scale in ("small", "full"))
-        time = f" About {_spelled(small)} at small, {_spelled(full)} at full." if full else ""
+        time = f" This would take about {_spelled(small)} at `small` and {_spelled(full)} at `full`." if full else ""
         lines.append(f"- Not run ({reason}): {_named(rows)}.{time}")
     return "\n".join(lines)
 

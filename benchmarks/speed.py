@@ -324,14 +324,15 @@ def plot(rows: Sequence[Row], peers: Row | None, path: Path) -> None:
             place += 1
         ticks.append((top + place - 1) / 2)
         place += 0.9
-    axes.set_yticks(ticks, [label.replace(", ", ",\n", 1) for label in shown])
+    axes.set_yticks(ticks, [label.replace(", ", ",\n") for label in shown])
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.set_xscale("log")
     axes.margins(x=0.12)
     axes.axvline(1, color="black", linewidth=1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    figure.supxlabel("seconds a round / a plain PyTorch loop's, on 1 or 2 threads (left of 1: faster)", size=10)
+    told = "seconds per round, divided by those of a plain PyTorch loop on 1 or 2 threads (left of 1: faster)"
+    figure.supxlabel(told, size=10)
     axes.spines[["top", "right"]].set_visible(False)
     found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     handles = {LOOKS[who][0]: found[LOOKS[who][0]] for who in contenders}

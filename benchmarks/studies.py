@@ -46,7 +46,7 @@ def read(name: str) -> StudyFile:
         raise unknown("study", name, names())
     study = StudyFile.read(STUDIES / f"{name}.yaml")
     if study.target is None:
-        raise InputError(f"study {name}: it has no target; accepted: a file with one, such as target: 0.7")
+        raise InputError(f"study {name}: it has no target; add one, such as target: 0.7")
     return study
 
 
@@ -80,9 +80,7 @@ def at_uploads(run: Outcome, limits: Mapping[str, float]) -> Row:
 
 
 def _incomplete(folder: Path, what: str) -> InputError:
-    return InputError(
-        f"comparison {label(str(folder))} is not complete ({what}); accepted: one that fedkeel compare has finished"
-    )
+    return InputError(f"comparison {label(str(folder))} is not complete ({what}); finish it with fedkeel compare")
 
 
 def row(run: Outcome) -> Row:
@@ -224,7 +222,7 @@ def way(study: StudyFile, runs: Sequence[Row], base: Sequence[Row]) -> dict[str,
     by_seed = {other["seed"]: other for other in base}
     pairs = [(run, by_seed[run["seed"]]) for run in runs if run["seed"] in by_seed]
     if pairs:
-        line[f"times as fast as {study.reference}, least"] = "" if runs is base else speed_up(pairs)
+        line[f"smallest speed-up over {study.reference}"] = "" if runs is base else speed_up(pairs)
     return line
 
 
@@ -265,7 +263,7 @@ def with_table(page: Path, name: str, text: str) -> str | None:
     if not found:
         return None
     if end not in rest:
-        raise InputError(f"page {page.name}: {begin.strip()} has no end; accepted: {end} after it")
+        raise InputError(f"page {page.name}: {begin.strip()} has no end; add {end} after it")
     return before + begin + "\n" + text + "\n" + end + rest.partition(end)[2]
 
 

@@ -10,6 +10,7 @@ import studies
 
 from fedkeel.config import yamltext
 from fedkeel.config.section import Section, make
+from fedkeel.data.datasets.registry import ENTRIES
 from fedkeel.errors import InputError, unknown
 from fedkeel.study.papers import catalogue
 from fedkeel.study.papers.catalogue import Item
@@ -56,6 +57,8 @@ class Verdicts(Section):
     """The whole file."""
 
     overall: str
+    absent: tuple[str, ...] = ()
+    """Data sets that were not at hand: rows with them are not run."""
     papers: dict[str, OfPaper]
     items: dict[str, Verdict]
 
@@ -65,8 +68,9 @@ class Verdicts(Section):
 
 
 def check(found: Verdicts) -> None:
-    """Items, rows, studies, scenes and variants that do not exist are refused."""
+    """Data sets, items, rows, studies, scenes and variants must exist."""
     known = {item.path: item for paper in catalogue.papers() for item in paper.items}
+    _all_in("data set", found.absent, ENTRIES)
     _all_in("paper", found.papers, catalogue.NAMES)
     _all_in("item", found.items, known)
     for path, verdict in found.items.items():
@@ -90,5 +94,7 @@ def read() -> Verdicts:
     check(found)
     for name in catalogue.NAMES:
         if name not in found.papers:
-            raise InputError(f"verdicts.yaml: papers has no {name}; accepted: all of {', '.join(catalogue.NAMES)}")
+            raise InputError(
+                f"verdicts.yaml: papers has no {name}; add an entry for each of {', '.join(catalogue.NAMES)}"
+            )
     return found

@@ -148,7 +148,7 @@ WORKLOADS = {
         ),
         Workload(
             "W5",
-            "10,000 clients of 6, 1,000 a round, linear",
+            "linear, 10,000 clients with 6 samples, 1,000 per round",
             "linear",
             IMAGE,
             10,
@@ -252,7 +252,7 @@ def add_choice(parser: argparse.ArgumentParser, default: Sequence[str], others: 
         chosen = text.split(",")
         for name in chosen:
             if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is not accepted; accepted: {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{name!r} is unknown; choose from {', '.join(known)}")
         return chosen
 
     parser.add_argument("--only", type=names, default=list(default), metavar="W1,W2", help=f"of {', '.join(known)}")

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=package, help="default: src/fedkeel of this repository")
     root: Path = parser.parse_args().folder
     if not root.is_dir():
-        parser.error(f"{root} is no folder; accepted: a folder of Python files")
+        parser.error(f"{root} is not a folder; give a folder of Python files")
     counts: Counter[str] = Counter()
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root).parts

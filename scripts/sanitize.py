@@ -84,7 +84,7 @@ def main() -> int:
     given = parser.parse_args()
     has = offered()
     if strange := [name for name in given.isa or () if name not in has]:
-        parser.error(f"--isa: {strange[0]} is not accepted; accepted: {', '.join(has)}")
+        parser.error(f"--isa: {strange[0]} is unknown; choose from {', '.join(has)}")
     pairs = [*product(SANITIZERS, given.isa or has)]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(os.cpu_count()) as pool:
         found = [*pool.map(lambda pair: problem(given.source, given.driver, *pair, Path(scratch)), pairs)]

@@ -74,7 +74,9 @@ def test_words_of_other_errors() -> None:
 
 
 def test_an_unknown_name_may_be_anything() -> None:
-    assert str(unknown("f", 10**5000, ["a"])) == "f: an integer of 16610 bits is unknown; accepted: a"
-    assert str(unknown("f", "fedagv", ["fedavg"], "method")) == (
-        "f: 'fedagv' is not a method (did you mean fedavg?); accepted: fedavg"
+    assert str(unknown("f", 10**5000, ["a"])) == "f: an integer of 16610 bits is not known; choose a"
+    assert str(unknown("f", "fedagv", ["fedavg"], "method")) == ("f: 'fedagv' is not a method; did you mean fedavg?")
+    assert (
+        str(unknown("f", "x", ["b", "a"], also="module:name"))
+        == "f: 'x' is not known; choose one of a, b or module:name"
     )

@@ -91,7 +91,8 @@ def test_what_is_stored_is_of_items_rows_methods_and_quantities_that_exist() -> 
 def made(paper: str, stored: Mapping[str, Any], **entries: Verdict) -> tuple[dict[str, evidence.Evidence], list[str]]:
     """What there is of a paper with these entries (by the name of the item), and what does not fit."""
     papers_of = {name: verdicts.OfPaper(page="", summary="") for name in catalogue.NAMES}
-    said = Verdicts(overall="", papers=papers_of, items={f"{paper}/{name}": each for name, each in entries.items()})
+    items = {f"{paper}/{name}": each for name, each in entries.items()}
+    said = Verdicts(overall="", absent=("cifar100", "emnist-letters"), papers=papers_of, items=items)
     chosen = next(each for each in catalogue.papers() if each.name == paper)
     found = evidence.of_paper(chosen, stored, said)
     return found, [words for each in found.values() for words in evidence.problems(each, said)]
@@ -118,19 +119,19 @@ def test_an_item_with_neither_a_result_nor_a_reason_is_named() -> None:
 def test_words_that_do_not_fit_the_results_are_named() -> None:
     stored = {"fedagg-conference/table1": {row: {"small": kept(0.9)} for row in item("fedagg-conference/table1").rows}}
     _, wrong = made("fedagg-conference", stored, table1=Verdict(why="no time"))
-    assert "fedagg-conference/table1: there are results, but its verdict is not run; accepted: holds" in wrong[0]
-    assert wrong[1] == "fedagg-conference/table1: no row needs its why; accepted: none"
+    assert "fedagg-conference/table1: there are results, but its verdict is not run; choose holds" in wrong[0]
+    assert wrong[1] == "fedagg-conference/table1: no row needs its why; remove it"
     _, wrong = made("fedagg-conference", {}, table1=Verdict(verdict="holds", why="no time"))
-    assert wrong == ["fedagg-conference/table1: there is no result, but its verdict is holds; accepted: not run"]
+    assert wrong == ["fedagg-conference/table1: there is no result, but its verdict is holds; set it to not run"]
 
 
-def test_data_that_must_be_brought_and_rows_that_were_left_out_are_reasons_by_themselves() -> None:
+def test_absent_data_and_rows_that_were_left_out_are_reasons_by_themselves() -> None:
     slow = {TABLE: {IID: {"small": {"left_out": "left out: it takes about 3 hours"}}}}
     found, wrong = made("fedagg-journal", slow)
     reasons = found[TABLE].reasons
     assert "too slow" in reasons[IID] == found[FIGURE].reasons[IID]
-    assert reasons["cifar100+vgg11, iid, 20 %"].startswith("the data set cifar100 cannot be fetched")
-    assert reasons["emnist-letters+lenet5, iid, 20 %"].startswith("the data set emnist-letters cannot be fetched")
+    assert reasons["cifar100+vgg11, iid, 20 %"].startswith("we did not have the data set cifar100")
+    assert reasons["emnist-letters+lenet5, iid, 20 %"].startswith("we did not have the data set emnist-letters")
     assert reasons[DIR] == ""
     named = [each for each in wrong if each.startswith((TABLE, FIGURE))]
     assert any(DIR in each for each in named)
@@ -170,8 +171,8 @@ def test_a_study_stands_beside_the_paper_s_figures_and_is_told_once_of_a_paper()
     assert first.endswith("(88.23) |")
     assert "(" not in second  # the paper has no such run
     (words,) = results_page._study(item("fedagg-journal/table5"), study, told)
-    assert "as at [Table 3](#fedagg-journal-table3)." in words
-    assert "not here stand at [Table 3](#fedagg-journal-table3)" in words
+    assert "as in [Table 3](#fedagg-journal-table3)." in words
+    assert "See [Table 3](#fedagg-journal-table3) for the other numbers." in words
     assert len(list(results_page._study(item("fedent/figure9"), study, told))) == 2
 
 
@@ -277,8 +278,8 @@ def test_what_no_item_has_is_refused(store: Path) -> None:
         (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is unknown"),
         (folder(store / "c", TABLE, line("mnist+linear", "accuracy %", 60.0)), "table3 has no mnist.linear, fedavg"),
         (folder(store / "d", TABLE, line(IID, "training loss", 1.0)), "has no .*, training loss; first"),
-        (folder(store / "e", TABLE, fine, scale="tiny"), "the scale tiny is not accepted"),
-        (store / "nowhere", "has no items/.*/table.csv; accepted: one of fedkeel reproduce"),
+        (folder(store / "e", TABLE, fine, scale="tiny"), "the scale tiny mean nothing; publish small or full"),
+        (store / "nowhere", "has no items/.*/table.csv; give a folder of fedkeel reproduce"),
     ):
         with pytest.raises(InputError, match=message):
             papers.publish(place)
@@ -315,6 +316,7 @@ def test_the_commands(store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     [
         ({"papers": {"fedgag": {"page": "", "summary": ""}}}, "verdicts.yaml: paper: 'fedgag' is unknown"),
         ({"papers": {}}, "verdicts.yaml: papers has no fedagg-journal"),
+        ({"absent": ["mnits"]}, "data set: 'mnits' is unknown"),
         ({"items": {"fedent/table33": {}}}, "item: 'fedent/table33' is unknown"),
         ({"items": {"fedent/table3": {"verdict": "maybe"}}}, "maybe"),
         ({"study": {"name": "mnist-liner", "scenes": {}}}, "study: 'mnist-liner' is unknown"),

@@ -61,7 +61,7 @@ def test_frozen_parameters_are_constants() -> None:
     net.first.requires_grad_(False)
     assert next(p.name for p in Layout.of(net).parameters) == "norm.weight"
     net.requires_grad_(False)
-    with pytest.raises(InputError, match="no trainable parameter"):
+    with pytest.raises(InputError, match="must have at least one trainable parameter; set requires_grad=True"):
         Layout.of(net)
 
 

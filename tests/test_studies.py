@@ -159,7 +159,7 @@ def diverged(place: Path) -> None:
 def test_a_page_without_the_end_of_a_table_is_left_alone(place: Path) -> None:
     diverged(place)
     (place / "page.md").write_text("<!-- study tiny -->\nold\n")
-    with pytest.raises(InputError, match=r"page page\.md: <!-- study tiny --> has no end; accepted: <!-- end of"):
+    with pytest.raises(InputError, match=r"page page\.md: <!-- study tiny --> has no end; add <!-- end of"):
         studies.publish("tiny", place / "out")
     assert (place / "page.md").read_text() == "<!-- study tiny -->\nold\n"
     assert not (place / "study-tiny.json").exists()
@@ -176,7 +176,7 @@ def test_a_study_without_a_place_in_a_page_is_only_stored(place: Path, capsys: p
 
 def test_what_is_not_there_is_told_in_a_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for words, message in (
-        (["show", "tinny"], r"study: 'tinny' is unknown \(did you mean tiny\?\)"),
+        (["show", "tinny"], r"study: 'tinny' is not known; did you mean tiny\?"),
         (["show", "tiny"], "study tiny: no results are stored; first: studies.py publish tiny DIR"),
         (["publish", "tiny", str(place / "nowhere")], "comparison.json is missing or damaged"),
     ):
@@ -203,7 +203,7 @@ def test_a_study_not_compared_by_rounds_tells_virtual_seconds_uploads_and_bytes(
         "virtual seconds to 70%",
         "uploads to 70%",
         "MB to 70%, up and down",
-        "times as fast as plain, least",
+        "smallest speed-up over plain",
     ]
     assert lines[2:] == [
         ["plain", "70.00 ± 0.00", "", "400, -", "40, -", "800, -", ""],
@@ -240,7 +240,7 @@ def test_nothing_is_compared_with_a_reference_that_diverged() -> None:
     lost = {"scene": "", "variant": "plain", "seed": 1, "diverged": "training diverged"}
     text = studies.table(study, [row("plain", 0, 400.0), lost, row("fast", 0, 50.0)])
     assert "against" not in text
-    assert "times as fast" not in text
+    assert "speed-up" not in text
     assert "| plain | stopped: seed 1: training diverged |" in text
 
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,27 @@ from torch import nn
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import InputError, StoppedError
+from fedkeel.errors import InputError
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.params import FlatModel, Layout
 from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_space
-from fedkeel.record.rows import Evaluation, RoundEnd
+from fedkeel.record.rows import Evaluation
 from fedkeel.record.schema import EXPERIMENT
-from fedkeel.runner import earlier, folders
+from fedkeel.runner import earlier, extend, folders, initial
 from fedkeel.runner.choice import choose, reasons
-from fedkeel.runner.clients import best_model, own_model, save, score_clients, tests_clients
+from fedkeel.runner.clients import best_model, global_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
+from fedkeel.runner.export import export
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.scores import client_scores, column
 from fedkeel.runner.simulation import Simulation
-from fedkeel.runner.sinks import Sink, Sinks, Start, checked
+from fedkeel.runner.sinks import Progress, Sink, Sinks, Start, checked
 from fedkeel.runner.stopping import Stop
 from fedkeel.runner.summary import summarise
 from fedkeel.runner.threads import threads
+from fedkeel.runner.watch import GivenUpError, Watch
 from fedkeel.wire.transform import Chain
 
 MOST_CLASSES = 100
@@ -95,9 +98,16 @@ class Result:
         self._check(client)
         return own_model(self.simulation, self.model, client)
 
+    def export(self, path: str | Path, to: str | None = None) -> Path:
+        """Write the model to a file for serving: `to` is torchscript, onnx or safetensors, or as the path ends.
+
+        TorchScript and ONNX files are tried: they compute what the model computes, for any number of samples.
+        """
+        return export(self.model, self.data, self.experiment, path, to)
+
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self.data):
-            raise InputError(f"clients: {client} is not accepted; accepted: 0 to {len(self.data) - 1}")
+            raise InputError(f"clients must be from 0 to {len(self.data) - 1}; got {client}")
 
 
 def run(
@@ -107,7 +117,7 @@ def run(
     below: str | Path | None = None,
     data: FederatedData | None = None,
     model: nn.Module | None = None,
-    progress: Callable[[RoundEnd], None] | None = None,
+    progress: Progress | None = None,
     sinks: Sequence[Sink] = (),
     stop: Stop | None = None,
 ) -> Result:
@@ -115,8 +125,9 @@ def run(
 
     `data` and `model` take the place of the experiment's data set, partition and model. Everything is checked
     before the folder is made and training starts; the user's model itself is never changed. `sinks` are told of every
-    round, and so is the function `progress`. `stop`, one for each run, may ask for an end before time, which is a
-    `StoppedError`; `resume` goes on from there.
+    round, and so is the function `progress`: it is called with a `RoundEnd`, and with a copy of the global model if it
+    takes two arguments. `stop`, one for each run, may ask for an end before time, which is a `StoppedError`; `resume`
+    goes on from there.
     """
     if out is not None:
         check_free(Path(out))
@@ -124,14 +135,15 @@ def run(
         check_space(Path(below), 0)
 
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder | None:
-        places = (None if place is None else Path(place) for place in (out, below))
+        where, parent = (None if place is None else Path(place) for place in (out, below))
         earlier.inherit(simulation, learnt)
-        return folders.create(simulation, why, *places)
+        return folders.create(simulation, why, where, parent, start if experiment.init is not None else None)
 
     told = checked(sinks, progress)
+    watch = Watch(stop, getattr(experiment, "limit_wall_seconds", None))
     prepared = prepare(experiment, data, model)
-    learnt = earlier.remembered(prepared[0], Layout.of(prepared[2]))
-    return _execute(prepared, folder, told, stop or Stop())
+    learnt, start = earlier.remembered(prepared[0], Layout.of(prepared[2])), prepared[2]
+    return _execute(prepared, folder, told, watch)
 
 
 def resume(
@@ -139,31 +151,45 @@ def resume(
     *,
     data: FederatedData | None = None,
     model: nn.Module | None = None,
-    progress: Callable[[RoundEnd], None] | None = None,
+    progress: Progress | None = None,
     sinks: Sequence[Sink] = (),
     stop: Stop | None = None,
     tell: Callable[[str], None] = warnings.warn,
+    **changes: Any,
 ) -> Result:
-    """Go on with a run that was stopped or killed, from its last checkpoint, or anew if it had none yet.
+    """Continue a run that was stopped or killed from its last checkpoint, or from the start if it had none yet.
 
     The result is that of a run which was never stopped, bit for bit. What was handed over in Python, `data` and
-    `model`, has to be handed over again. `tell` is told what a user should know.
+    `model`, has to be handed over again. `tell` is called with each sentence that a user should know.
+
+    `changes` are settings with new values, such as `rounds=300`: a run that is complete is extended by them, and the
+    result is that of a run which had them from the start. Only what decides when a run ends can change, and what is
+    done after its last round: `rounds`, `limit_seconds`, `limit_wall_seconds`, `target_accuracy`, `stop_at_target`,
+    `evaluate_clients`, `finetune` and `checkpoint`.
     """
     path = Path(path)
-    check_resumable(path)
+    check_resumable(path, changed=bool(changes))
+    stored = Experiment.load(path / EXPERIMENT)
+    other = extend.changed(path, stored, changes)
+    check_resumable(path, changed=other is not None)
+    experiment = other or stored
 
     def folder(simulation: Simulation, why: Mapping[str, Any]) -> RunFolder:
-        return folders.reopen(simulation, why, path, tell)
+        opened = folders.reopen(simulation, why, path, tell, changed=other is not None)
+        for sentence in extend.words(stored, experiment):
+            tell(sentence)
+        return opened
 
     told = checked(sinks, progress)
-    return _execute(prepare(Experiment.load(path / EXPERIMENT), data, model), folder, told, stop or Stop())
+    watch = Watch(stop, experiment.limit_wall_seconds)
+    return _execute(prepare(experiment, data, model, path / initial.COPY), folder, told, watch)
 
 
 def _execute(
     prepared: tuple[Experiment, FederatedData, nn.Module],
     open_folder: Callable[[Simulation, Mapping[str, Any]], RunFolder | None],
     given: Sequence[Sink],
-    stop: Stop,
+    watch: Watch,
 ) -> Result:
     """A run that was prepared; the folder is opened when nothing else can be wrong any more."""
     experiment, data, module = prepared
@@ -179,6 +205,7 @@ def _execute(
         experiment.objective,
     )
     with ExitStack() as open_:
+        open_.enter_context(watch)
         open_.enter_context(threads(experiment.threads))
         choice = choose(experiment, workshop, flat)
         experiment = experiment.replace(executor=choice.settings)
@@ -189,11 +216,11 @@ def _execute(
         recorder, history = None, list[Evaluation]()
         if folder is not None:
             open_.enter_context(folder)
-            recorder, history = Recorder(simulation, folder, stop), folder.history()
-        sinks = open_.enter_context(Sinks(recorder, given))
+            recorder, history = Recorder(simulation, folder, watch), folder.history()
+        sinks = open_.enter_context(Sinks(recorder, given, partial(global_model, simulation, module)))
         where = folder.path if folder else None
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
-        history += drive(simulation, sinks, recorder, stop)
+        history += drive(simulation, sinks, recorder, watch)
         summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
         outputs = simulation.outputs()
         if outputs is not None and data.classes <= MOST_CLASSES:
@@ -201,9 +228,15 @@ def _execute(
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
-            if stop.asked and tests_clients(simulation):
-                raise StoppedError(f"stopped after the last round, before clients are tested; {folder.advice}")
-        tuned = score_clients(simulation, workshop, choice, summary, folder, outputs)
+            if watch.due and tests_clients(simulation):
+                raise watch.stopped("after the last round, before clients are tested", folder.advice)
+        try:
+            with watch.impatiently():
+                tuned = score_clients(simulation, workshop, choice, summary, folder, outputs)
+        except GivenUpError:
+            watch.close()
+            when = "after the last round, while clients were tested"
+            raise (watch.stopped(when, folder.advice) if folder else watch.stopped(when)) from None
         sinks.finish(summary)
         simulation.release()  # what is kept of the run needs no workers
     return Result(experiment, summary, history, flat.release(), data, where, simulation, tuned)

@@ -22,9 +22,21 @@ class FedkeelError(Exception):
 
 
 class InputError(FedkeelError, ValueError):
-    """Something given by the user is not acceptable: names the field, the value and what would be."""
+    """Something that the user gave is wrong: says which setting, what is wrong with it, and what to do."""
 
     exit_code = 2
+
+
+class UnknownSettingError(InputError):
+    """A key that is no setting; made by `no_such_setting`."""
+
+    section = ""
+    """The dotted name of what it was given in; empty for the experiment itself."""
+    key = ""
+    owner = ""
+    """The method, model or kind that does not have it, where the section has several."""
+    names: tuple[str, ...] = ()
+    """The settings that there are."""
 
 
 class DivergenceError(FedkeelError):
@@ -91,25 +103,54 @@ def words(error: BaseException) -> str:
 def unknown(field: str, value: object, accepted: Iterable[str], what: str = "", also: str = "") -> InputError:
     """The error for a name that is none of `accepted`, with the nearest ones suggested; `what` it should name.
 
-    What else is accepted, but is no name, is told by `also`.
+    What else is possible, but is no name, is told by `also`.
     """
     names = sorted(accepted)
-    problem = f"not a {what}" if what else "unknown"
-    told = f"{field}: {shown(value)} is {problem}{_nearest(value, names, 0.6)}; accepted: {', '.join(names)}"
-    return InputError(told + (f", or {also}" if also else ""))
+    problem = f"not a {what}" if what else "not known"
+    choice = [*names, *([also] if also else [])]
+    advice = did_you_mean(nearest(value, names, 0.7)) or f"choose {'one of ' * (len(choice) > 1)}{one_of(choice)}"
+    return InputError(f"{field}: {shown(value)} is {problem}; {advice}")
 
 
-def no_such_setting(section: str, key: object, owner: str, accepted: Iterable[str]) -> InputError:
-    """The error for a setting of `section` that `owner` does not have, with the nearest ones suggested."""
+def no_such_setting(
+    section: str, key: object, owner: str, accepted: Iterable[str], advice: str = ""
+) -> UnknownSettingError:
+    """The error for a setting of `section` that `owner` does not have.
+
+    `advice` says what to do; without it, the nearest settings are suggested.
+    """
     names = sorted(accepted)
-    told = f"{section}.{label(key)}: {owner} has no such setting{_nearest(key, names, 0.7)}"
-    return InputError(f"{told}; accepted: {', '.join(names) or 'none'}")
+    above = f"{section}." if section else ""
+    near = did_you_mean([above + name for name in nearest(key, names, 0.7)])
+    whose = owner or section
+    known = f"{whose} has {_settings(names)}" if whose else f"the settings are {', '.join(names)}"
+    named = f"{above}{label(key)}" if key != "" else f"{above}''"
+    told = f"{named} is not a setting{f' of {owner}' if owner else ''}; {advice or near or known}"
+    error = UnknownSettingError(told)
+    error.section, error.key, error.owner, error.names = section, label(key), owner, tuple(names)
+    return error
 
 
-def _nearest(value: object, names: Sequence[str], cutoff: float) -> str:
+def _settings(names: Sequence[str]) -> str:
+    if len(names) < 2:
+        return f"only the setting {names[0]}" if names else "no settings"
+    return f"the settings {', '.join(names)}"
+
+
+def nearest(value: object, names: Sequence[str], cutoff: float) -> list[str]:
     """Settings' names are long, and words in them recur: they must be more alike than names of methods."""
-    near = get_close_matches(label(value), names, n=2, cutoff=cutoff)
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    return get_close_matches(label(value), names, n=2, cutoff=cutoff)
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """The question, or nothing where there are no names."""
+    return f"did you mean {' or '.join(names)}?" if names else ""
+
+
+def one_of(names: Sequence[object], last: str = "or") -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *rest, end = map(str, names)
+    return f"{', '.join(rest)} {last} {end}" if rest else end
 
 
 def described(found: object) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedkeel.errors import InputError
 
 Part = Literal["all", "body", "head", "none"]
-"""Of a model: the head is its classifier, the body the rest."""
+"""A part of a model: the head is its classifier, the body is the rest."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ class Layout:
         """The layout of `module`: parameters that require no gradient are constants and do not appear."""
         trainable = _trainable(module)
         if not trainable:
-            raise InputError("model: it has no trainable parameter (requires_grad); accepted: at least one")
+            raise InputError(
+                "model: it must have at least one trainable parameter; set requires_grad=True for those to be trained"
+            )
         buffers = _buffers(module)
         weight = sum(b.numel() * b.element_size() for _, b in buffers)
         head = {id(p) for p in _head(module).parameters()}
@@ -155,7 +157,7 @@ def with_features(module: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor
         hook.remove()
     if len(seen) != 1:
         raise InputError(
-            f"model: its forward pass calls its head {len(seen)} times; accepted: once, on the features of its body"
+            f"model: its forward pass must call its head once, on the features of its body; got {len(seen)} calls"
         )
     return output, seen[0].flatten(1)
 
@@ -169,10 +171,13 @@ def head_objection(module: nn.Module, x: Tensor, logits: bool) -> str | None:
             return None
         surplus = output - _head(module)(z)
     except Exception as error:
-        return f"the features in front of the model's head cannot be used ({' '.join(str(error).split())})"
+        return (
+            f"the features in front of the model's head cannot be used ({' '.join(str(error).split())}); use a model "
+            "that calls its head once, on a tensor of features"
+        )
     # The same for all classes of a sample changes no probability: log_softmax may follow.
     if bool((surplus - surplus[:, :1]).abs().max() > 1e-4 * (1 + output.abs().max())):
-        return "the model's output is not what its head gives; accepted: a model that ends with its head"
+        return "the model's output is not that of its head; use a model that ends with its head"
     return None
 
 

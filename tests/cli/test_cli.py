@@ -28,6 +28,14 @@ def test_run_prints_accuracy_and_paths(finished: tuple[Path, str]) -> None:
     assert "run folder  here" in printed
     assert "learning_curve.png" in printed
     assert "round 3/3" in printed
+    assert re.search(r"time +elapsed .* s, virtual \d+ ", printed)
+    assert "next        fedkeel report here --open" in printed
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    done = fedkeel("run", "-q", "--set", *QUICK, "--out", "here", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "here" / "summary.json").exists()
 
 
 def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
@@ -94,7 +102,7 @@ def test_run_chooses_a_new_folder_each_time(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_run_says_what_was_lost(tmp_path: Path) -> None:
     said = fedkeel("run", "model=linear", "rounds=3", "fleet.dropout=0.4", "executor=serial", cwd=tmp_path).stdout
-    (lost,) = re.findall(r"not taken in +(\d+) jobs lost or not needed, 0 uploads refused by the gate", said)
+    (lost,) = re.findall(r"not used +(\d+) jobs lost or not needed, 0 uploads refused by the gate", said)
     (folder,) = (tmp_path / "runs").iterdir()
     assert int(lost) == len((folder / "unfinished.jsonl").read_text().splitlines()) > 0
 
@@ -185,7 +193,7 @@ def test_plot_compares_runs(finished: tuple[Path, str], tmp_path: Path) -> None:
         (["run", "--set", "partition.kind=classes", "partition.classes=11"], ["partition.classes", "11", "10"]),
         (["run", "--set", "clients=7000"], ["clients", "7000", "6000"]),
         (["run", "missing.yaml"], ["missing.yaml", "No such file"]),
-        (["run", "a.yaml", "b.yaml"], ["one experiment file"]),
+        (["run", "a.yaml", "b.yaml"], ["2 experiment files are given (a.yaml, b.yaml); keep one of them"]),
         (["run", "--set", "dataset=emnist-letters"], ["emnist-letters"]),
         (["run", "--set", "model=textcnn"], ["textcnn", "accepted"]),
         (["run", "--set", "model=nowhere:net"], ["model.name", "nowhere:net", "module:function"]),
@@ -228,7 +236,7 @@ def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
 
 
 def test_debug_lets_the_error_through_to_python(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="clients: 0"):
+    with pytest.raises(InputError, match="clients must be greater than 0; got 0"):
         fedkeel("run", "--debug", "--set", "clients=0", cwd=tmp_path)
 
 
@@ -263,8 +271,8 @@ def test_own_model_and_data_by_name(tmp_path: Path) -> None:
     [
         ("run", "An experiment file, and settings"),
         ("compare", "An experiment file, and settings"),
-        ("report", "Run folders and comparisons"),
-        ("watch", "A run may begin there later"),
+        ("report", "Run folders and folders of comparisons"),
+        ("watch", "A run may start there later"),
     ],
 )
 def test_help_says_what_arguments_mean(command: str, words: str, tmp_path: Path) -> None:

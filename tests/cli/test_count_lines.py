@@ -22,7 +22,7 @@ def test_only_code_is_counted(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     done = count(str(tmp_path / "nothing"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("nothing is no folder; accepted: a folder of Python files\n")
+    assert done.stderr.endswith("nothing is not a folder; give a folder of Python files\n")
     helped = count("--help")
     assert helped.returncode == 0
     assert helped.stdout.startswith("usage: count_lines.py [-h] [folder]")

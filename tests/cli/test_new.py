@@ -70,29 +70,29 @@ def test_every_name_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("taken", "taken.py exists already; accepted: another name"),
-        ("tested", "test_tested.py exists already; accepted: another name"),
-        ("dangling", "dangling.py exists already"),
-        ("json", "there is a module of this name"),
-        ("torch", "it is used inside the file"),
-        ("numpy", "there is a module of this name"),
-        ("fedkeel", "it is used inside the file"),
-        ("__main__", "there is a module of this name"),
-        ("__init__", "takes such a file for something else; accepted: another name"),
-        ("conftest", "takes such a file for something else"),
-        ("test_mine", "takes such a file for something else"),
-        ("fedasmu", "it is a method of fedkeel"),
-        ("class", "it is a word of Python"),
-        ("list", "it is a word of Python"),
-        ("Momentum", "it is used inside the file"),
-        ("3d", "accepted: up to 50 letters, digits and underscores, not beginning with a digit"),
-        ("a-b", "accepted: up to 50 letters"),
-        ("a.b", "accepted: up to 50 letters"),
-        ("../a", "accepted: up to 50 letters"),
-        ("größe", "accepted: up to 50 letters"),
-        ("a" * 51, "accepted: up to 50 letters"),
-        ("", "accepted: up to 50 letters"),
-        ("a\n", "accepted: up to 50 letters"),
+        ("taken", "name: 'taken' cannot be used, as taken.py already exists; choose another name"),
+        ("tested", "name: 'tested' cannot be used, as test_tested.py already exists; choose another name"),
+        ("dangling", "name: 'dangling' cannot be used, as dangling.py already exists; choose another name"),
+        ("json", "is already the name of a module; choose another name"),
+        ("torch", "is already used inside the file; choose another name"),
+        ("numpy", "is already the name of a module; choose another name"),
+        ("fedkeel", "is already used inside the file; choose another name"),
+        ("__main__", "is already the name of a module; choose another name"),
+        ("__init__", "name: '__init__' means something else to Python or pytest; choose another name"),
+        ("conftest", "means something else to Python or pytest"),
+        ("test_mine", "means something else to Python or pytest"),
+        ("fedasmu", "name: 'fedasmu' is already the name of a method of fedkeel; choose another name"),
+        ("class", "is a word of Python; choose another name"),
+        ("list", "is a word of Python; choose another name"),
+        ("Momentum", "is already used inside the file; choose another name"),
+        ("3d", "name must be 1 to 50 letters, digits and underscores, not starting with a digit; got '3d'"),
+        ("a-b", "name must be 1 to 50 letters"),
+        ("a.b", "name must be 1 to 50 letters"),
+        ("../a", "name must be 1 to 50 letters"),
+        ("größe", "name must be 1 to 50 letters"),
+        ("a" * 51, "name must be 1 to 50 letters"),
+        ("", "name must be 1 to 50 letters"),
+        ("a\n", "name must be 1 to 50 letters"),
     ],
 )
 def test_names_that_are_refused(name: str, said: str, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_names_that_are_refused(name: str, said: str, tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
     done = commands.fedkeel("new", "method", name, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("fedkeel: name: ")
+    assert done.stderr.startswith("fedkeel: name")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(os.listdir(tmp_path)) == before
@@ -117,4 +117,4 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "mine")
     done = commands.fedkeel("new", "method", "not_here", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "fedkeel: name: not_here.py cannot be written (Permission denied)\n"
+    assert done.stderr == "fedkeel: not_here.py cannot be written (Permission denied)\n"

@@ -46,7 +46,7 @@ def test_a_page_is_served_until_it_is_interrupted(run: Path, tmp_path: Path) -> 
     log = tmp_path / "log"
     process = started(log, str(run), "--port", "0")
     try:
-        url = said(log, r"(http://127\.0\.0\.1:\d+/)  \(Ctrl-C ends it; the runs go on\)\n")[1]
+        url = said(log, r"(http://127\.0\.0\.1:\d+/)  \(Ctrl-C stops the page; the runs continue\)\n")[1]
         with urlopen(f"{url}digest.json") as answer:
             assert json.load(answer)["runs"] == {"all": 1, "stopped": 1}
         with urlopen(url) as page:
@@ -67,8 +67,8 @@ def test_a_taken_port_and_a_run_to_come_are_told(run: Path, tmp_path: Path) -> N
         second = started(logs[1], str(later), "--port", taken)
         port = said(logs[1], r"http://127.0.0.1:(\d+)/")[1]
         assert int(port) > int(taken)
-        assert f"port {taken} is taken: the page is at {port}" in logs[1].read_text()
-        assert f"no run has begun in {later} yet: the page waits for it" in logs[1].read_text()
+        assert f"port {taken} is taken; the page is on port {port}" in logs[1].read_text()
+        assert f"no run has started in {later} yet; the page waits for it" in logs[1].read_text()
     finally:
         for process in filter(None, (first, second)):
             os.kill(process, signal.SIGINT)
@@ -93,8 +93,8 @@ def test_the_browser_is_opened_when_asked(run: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["{run}/history.jsonl"], "fedkeel: watch: .*history.jsonl is a file; accepted: the folder of a run"),
-        (["{run}", "--port", "70000"], "fedkeel: port: 70000 is not accepted; accepted: 1 to 65535"),
+        (["{run}/history.jsonl"], "fedkeel: watch: .*history.jsonl is a file; name the folder of a run"),
+        (["{run}", "--port", "70000"], "fedkeel: port must be 1 to 65535, or 0 for any free port; got 70000"),
         ([], "fedkeel: Missing argument 'RUN-OR-COMPARISON...'"),
     ],
 )

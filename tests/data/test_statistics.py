@@ -53,7 +53,7 @@ def test_empty_clients_are_left_out():
 
 
 def test_no_samples_have_no_distance():
-    with pytest.raises(InputError, match="counts: "):
+    with pytest.raises(InputError, match="counts must have at least one client with samples; got none"):
         mean_wasserstein(np.zeros((3, 2), dtype=np.int64))
 
 
@@ -68,7 +68,7 @@ def test_counts_are_those_of_a_loop(samples):
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_out_of_range_is_refused(label):
     assignment = Assignment.from_owner(np.zeros(2, dtype=np.int64), 1)
-    with pytest.raises(InputError, match=r"labels: .* accepted: 0 to 1"):
+    with pytest.raises(InputError, match=r"labels must be from 0 to 1; got"):
         label_counts(np.array([0, label]), assignment, 2)
 
 

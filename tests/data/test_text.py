@@ -71,5 +71,5 @@ def test_many_words_spread_over_all_buckets():
 
 @pytest.mark.parametrize(("field", "value"), [("vocabulary", 1), ("length", 0)])
 def test_too_small_settings_are_refused(field, value):
-    with pytest.raises(InputError, match=rf"{field}: {value} is too small"):
+    with pytest.raises(InputError, match=rf"{field} must be at least \d.*; got {value}"):
         HashingTokenizer(**{field: value})

@@ -102,7 +102,10 @@ def test_runs_with_any_arguments(folder: Path, arguments: list[str]) -> None:
         (["show", "--nothing"], "fedkeel: No such option"),
         (["nothing"], "fedkeel: No such command 'nothing'. (see fedkeel --help)"),
         (["plot", "run", "--first", "x"], "fedkeel: Invalid value"),
-        (["plot", "file"], "run folder file: experiment file file/experiment.yaml: cannot be read (Not a directory)"),
+        (
+            ["plot", "file"],
+            "run folder file: experiment file file/experiment.yaml cannot be read (Not a directory); give",
+        ),
         (["show", "\udcff"], "No such file"),
     ],
 )
@@ -125,7 +128,7 @@ def test_usage_is_told_in_one_line(folder: Path, arguments: list[str], said: str
         ),
         (OSError(28, "No space left on device"), 1, "fedkeel: [Errno 28] No space left on device (run again"),
         (BrokenPipeError(32, "Broken pipe"), 1, "fedkeel: [Errno 32] Broken pipe"),  # of a worker, not of the reader
-        (ZeroDivisionError("a\nb"), 1, "fedkeel: ZeroDivisionError: a b (this is a defect; run again with --debug"),
+        (ZeroDivisionError("a\nb"), 1, "fedkeel: ZeroDivisionError: a b (an error in fedkeel); add --debug"),
     ],
 )
 def test_whatever_goes_wrong(

@@ -86,22 +86,22 @@ def test_damaged_files(folder: Path, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("images", b"", "expected IDX magic"),
+        ("images", b"", "must begin with the IDX magic"),
         ("images", b"\0\0\x08\3" + b"\xff" * 12, "bytes for shape [4294967295, 4294967295, 4294967295]"),
         ("labels.gz", b"\x1f\x8b", "damaged"),
-        ("batch", pickle.dumps({"data": PIXELS, "labels": [0, [1]]}), "expected a list of labels"),
-        ("batch", pickle.dumps({"data": PIXELS, "labels": ["a", "b"]}), "expected 2 integers as labels"),
-        ("batch", pickle.dumps({"data": PIXELS}), "expected an entry 'labels'"),
-        ("batch", pickle.dumps({b"\xff" * 500: 1}), "expected an entry 'data'"),
+        ("batch", pickle.dumps({"data": PIXELS, "labels": [0, [1]]}), "must hold a list of labels"),
+        ("batch", pickle.dumps({"data": PIXELS, "labels": ["a", "b"]}), "must hold 2 integers as labels"),
+        ("batch", pickle.dumps({"data": PIXELS}), "must hold an entry 'labels'"),
+        ("batch", pickle.dumps({b"\xff" * 500: 1}), "must hold an entry 'data'"),
         ("batch", pickle.dumps(os.system), "which is not allowed"),
-        ("batch", b"\x80\x02]q\x00h\x00a.", "expected a pickled dict"),
-        ("reviews", b"[" * 100_000, "expected a JSON list"),
-        ("reviews", b"[3]", "expected a JSON list"),
-        ("reviews", b'{"t": 1}', "expected a JSON list"),
-        ("reviews", b'[{"t": 1, "s": 1}]', "expected every t to be a text"),
-        ("reviews", b"\xff", "expected UTF-8"),
-        ("image", b"", "expected a JPEG image"),
-        ("image", b"\x89PNG\r\n\x1a\n", "expected a JPEG image"),
+        ("batch", b"\x80\x02]q\x00h\x00a.", "must hold a pickled dict"),
+        ("reviews", b"[" * 100_000, "must hold a JSON list"),
+        ("reviews", b"[3]", "must hold a JSON list"),
+        ("reviews", b'{"t": 1}', "must hold a JSON list"),
+        ("reviews", b'[{"t": 1, "s": 1}]', "must hold a text as every t"),
+        ("reviews", b"\xff", "must hold UTF-8"),
+        ("image", b"", "must be a JPEG image"),
+        ("image", b"\x89PNG\r\n\x1a\n", "must be a JPEG image"),
     ],
 )
 def test_odd_files(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -113,7 +113,7 @@ def test_annotations_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "train" / "n01").mkdir(parents=True)
     (tmp_path / "val").mkdir()
     for content, said in (
-        (b"\xff\n", "expected UTF-8 text"),
+        (b"\xff\n", "must hold UTF-8 text"),
         (b"x" * 10_000, "in line 1"),
         (b"a\0b\tn01\n", "JPEG"),
     ):
@@ -139,7 +139,7 @@ def test_a_damaged_cache_is_told_and_stays_as_it_is(
     damaged_file.write_bytes(damage(damaged_file.read_bytes()))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     for use in (datasets.get, datasets.load):
-        with pytest.raises(InputError, match=r"ubyte\.gz: .*; delete this file, then get the data set again"):
+        with pytest.raises(InputError, match=r"ubyte\.gz.*; delete this file, then get the data set again"):
             use("fashion-mnist")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 

@@ -51,7 +51,7 @@ def draw(folder: Path) -> list[str]:
         try:
             figure(RunRecord.read(folder))
         except InputError as error:
-            promise.check_message(str(error), ["run folder", "window", "out"], [])
+            promise.check_message(str(error), ["run folder", "--first", "out"], [])
             refusals.append(str(error))
     return refusals
 

@@ -40,6 +40,7 @@ def told(profile: str) -> str:
         columns = told_columns(profile, 5, 0)
     except InputError as error:
         promise.check_message(str(error), ["fleet.profile"], [])
+        promise.check_remedy(str(error))
         return str(error)
     assert columns.keys() <= COLUMNS.keys()
     assert all(column.shape == (5,) and np.isfinite(column).all() for column in columns.values())
@@ -67,23 +68,26 @@ def test_damaged_parquet(folder: Path, content: bytes) -> None:
         (b"", "has no columns"),
         (b"\n\n", "has no columns"),
         (b"speed_factor\n", "has no rows"),
-        (b"\0", "column: '\\x00' is unknown"),
-        (b"speed_factor\n\0\n", "line 2, column speed_factor: '\\x00' is not accepted"),
+        (b"\0", "column: '\\x00' is not known"),
+        (b"speed_factor\n\0\n", "line 2, column speed_factor must be a number; got '\\x00'"),
         (b"speed_factor\n1\xff\n", "cannot be read ('utf-8' codec"),
         (b"speed_factor\n" + b"9" * 200_000, "field larger than field limit"),
         (b"speed_factor\n" + b"9" * 100_000, "'99999"),
         (b"x" * 100_000, "column: 'xxx"),
-        (b",".join(b"c%d" % i for i in range(20_000)), "column: 'c0' is unknown"),
-        (b"dropout," * 20_000, "column dropout: it is given twice"),
-        (b"speed_factor\n" + b"x\n" * 50_000, "line 2, column speed_factor: 'x' is not accepted"),
-        (b"speed_factor\n" + b"1\n" * 5000 + b"-1\n", "line 5002, column speed_factor: '-1' is not accepted"),
+        (b",".join(b"c%d" % i for i in range(20_000)), "column: 'c0' is not known"),
+        (b"dropout," * 20_000, "column dropout is given twice"),
+        (b"speed_factor\n" + b"x\n" * 50_000, "line 2, column speed_factor must be a number; got 'x'"),
+        (
+            b"speed_factor\n" + b"1\n" * 5000 + b"-1\n",
+            "line 5002, column speed_factor must be greater than 0; got '-1'",
+        ),
         (b"speed_factor\n1e999\n", "a finite number"),
         (b"speed_factor\nnan\n", "a finite number"),
-        (b"speed_factor\nTrue\n", "'True' is not accepted"),
-        (b'"speed_factor\n1\n', "column: 'speed_factor\\n1' is unknown"),
+        (b"speed_factor\nTrue\n", "must be a number; got 'True'"),
+        (b'"speed_factor\n1\n', "column: 'speed_factor\\n1' is not known"),
         (b"speed_factor,speed_factor\n1,2\n", "is given twice"),
-        (b"speed_factor,\n1,2\n", "column: '' is unknown"),
-        (b"a\rb\rc", "column: 'a' is unknown"),
+        (b"speed_factor,\n1,2\n", "column: '' is not known"),
+        (b"a\rb\rc", "column: 'a' is not known"),
     ],
 )
 def test_odd_csv(tmp_path: Path, content: bytes, said: str) -> None:
@@ -96,11 +100,11 @@ def test_odd_csv(tmp_path: Path, content: bytes, said: str) -> None:
     [
         ({}, "has no columns"),
         ({"speed_factor": pa.array([], pa.float64())}, "has no rows"),
-        ({"speed_factor": pa.array([None, 1.0])}, "row 1, column speed_factor: None"),
-        ({"speed_factor": pa.array([[1.0], [2.0]])}, "row 1, column speed_factor: [1.0]"),
+        ({"speed_factor": pa.array([None, 1.0])}, "row 1, column speed_factor must be a number; got None"),
+        ({"speed_factor": pa.array([[1.0], [2.0]])}, "row 1, column speed_factor must be a number; got [1.0]"),
         ({"speed_factor": pa.array([{"a": 1}])}, "{'a': 1}"),
         ({"speed_factor": pa.array([b"\xff"])}, "b'\\xff'"),
-        ({"speed_factor": pa.array([True])}, "'True' is not accepted"),
+        ({"speed_factor": pa.array([True])}, "must be a number; got 'True'"),
         ({"speed_factor": pa.array([10**18], pa.timestamp("ns"))}, "speed_factor"),
         ({"speed_factor": pa.array([1], pa.decimal128(3))}, ""),
         ({"speed_factor": pa.array(["1"]).dictionary_encode()}, ""),
@@ -116,7 +120,7 @@ def test_parquet_with_a_column_twice(tmp_path: Path) -> None:
     path = str(tmp_path / "t.parquet")
     column = pa.array([1.0])
     parquet.write_table(pa.Table.from_arrays([column, column], ["dropout", "dropout"]), path)
-    assert "column dropout: it is given twice" in told(path)
+    assert "column dropout is given twice" in told(path)
 
 
 @pytest.mark.parametrize("end", [".csv", ".parquet"])
@@ -141,21 +145,21 @@ class Odd:
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (None, "returned NoneType"),
-        ([], "returned list"),
+        (None, "must return a mapping from names of columns to 5 numbers each, one per device; got None"),
+        ([], "must return a mapping from names of columns to 5 numbers each, one per device; got ("),
         ({}, "has no columns"),
-        ({1: [1] * 5}, "column: '1' is unknown"),
-        ({"speed_factor": 3}, "a int is not accepted"),
-        ({"speed_factor": "12345"}, "is not accepted; accepted: 5 numbers"),
-        ({"speed_factor": [1, 2]}, "2 values is not accepted"),
-        ({"speed_factor": [None] * 5}, "device 0, column speed_factor: None"),
+        ({1: [1] * 5}, "column: '1' is not known"),
+        ({"speed_factor": 3}, "must have 5 numbers, one per device; got 3"),
+        ({"speed_factor": "12345"}, "must have 5 numbers, one per device; got '12345'"),
+        ({"speed_factor": [1, 2]}, "must have 5 numbers, one per device; got 2 values"),
+        ({"speed_factor": [None] * 5}, "device 0, column speed_factor must be a number; got None"),
         ({"speed_factor": [10**400] * 5}, "device 0"),
         ({"speed_factor": [10**5000] * 5}, "device 0"),
-        ({"speed_factor": np.ones((5, 2))}, "device 0, column speed_factor: [1.0, 1.0]"),
-        ({"speed_factor": np.array(3.0)}, "a float is not accepted"),
-        ({"speed_factor": Odd()}, "a int is not accepted"),
+        ({"speed_factor": np.ones((5, 2))}, "device 0, column speed_factor must be a number; got [1.0, 1.0]"),
+        ({"speed_factor": np.array(3.0)}, "must have 5 numbers, one per device; got 3.0"),
+        ({"speed_factor": Odd()}, "must have 5 numbers, one per device; got 3"),
         ({"speed_factor": np.array([1, 2, 3, 4, np.inf])}, "device 4"),
-        ({"speed_factor": [1j] * 5}, "1j is not accepted"),
+        ({"speed_factor": [1j] * 5}, "; got 1j"),
         ({"speed_factor": np.ones(5)}, ""),
     ],
 )

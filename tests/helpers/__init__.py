@@ -23,6 +23,7 @@
 - `report_folders`: run folders written by hand, for figures and reports
 - `repository`: where the repository lies
 - `studies`: tiny comparisons, run or written by hand
+- `tables`: a table of hospitals, in memory and as a CSV file
 - `tiers`: which cases of a test are in the fast tier
 - `workers`: orders for worker processes
 - `world`: a world for tests of the core: clients act when a test says so

@@ -57,7 +57,7 @@ class Instant:
 
     def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None) -> Score:
         """Never good enough."""
-        return Score(0.5, 1.0)
+        return Score(1.0, {"accuracy": 0.5})
 
     def close(self) -> None:
         """Nothing is open."""

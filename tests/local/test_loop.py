@@ -103,7 +103,7 @@ class Late(ClientRule):
 def test_what_is_carried_late_is_named() -> None:
     a, b, start, lr = stack()
     epochs = [3, 2, 2, 1, 1]
-    with pytest.raises(FedkeelError, match="carries late only in some steps"):
+    with pytest.raises(FedkeelError, match="must carry late in every step, but carries it only in some"):
         train(job(start, lr, epochs), Late(), Quadratic(a, b, epochs, steps=2))
 
 

@@ -1,4 +1,4 @@
-"""Adam and AdamW on the clients against PyTorch's own, client by client, in float64."""
+"""The clients' optimisers against PyTorch's own, client by client, in float64."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ LOCAL: dict[str, dict[str, Any]] = {
         "optimizer": "adam", "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.3, "clip_norm": 0.5
     },
     "adamw": {"optimizer": "adamw", "weight_decay": 0.3},
+    "momentum": {"momentum": 0.9},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+    "nesterov, all settings": {"momentum": 0.7, "nesterov": True, "weight_decay": 0.3, "clip_norm": 0.5},
 }  # fmt: skip
 
 
@@ -86,8 +89,13 @@ def by_torch(
     """One job by torch.optim, perhaps with a mean with other weights after its first epoch."""
     module, federated = copy.deepcopy(net).double(), data()
     nn.utils.vector_to_parameters(start.clone(), module.parameters())
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[local.optimizer]
-    optimizer = kind(module.parameters(), betas=local.betas, eps=local.eps, weight_decay=local.weight_decay)
+    optimizer: torch.optim.Optimizer
+    if local.optimizer == "sgd":
+        momentum = {"momentum": local.momentum, "nesterov": local.nesterov}
+        optimizer = torch.optim.SGD(module.parameters(), lr=1, weight_decay=local.weight_decay, **momentum)
+    else:
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[local.optimizer]
+        optimizer = kind(module.parameters(), betas=local.betas, eps=local.eps, weight_decay=local.weight_decay)
     own = federated.client(client)
     for epoch in range(EPOCHS[client]):
         if fresh is not None and epoch == 1:
@@ -157,8 +165,9 @@ class Halving(ClientRule):
 
 
 @pytest.mark.parametrize("way", ["serial", "one stack"])
-def test_a_merge_in_mid_training_leaves_the_running_means(way: str) -> None:
-    shop = workshop(dense(), Halving(), optimizer="adam")
+@pytest.mark.parametrize("local", ["adam", "nesterov"])
+def test_a_merge_in_mid_training_leaves_the_running_means(way: str, local: str) -> None:
+    shop = workshop(dense(), Halving(), **LOCAL[local])
     start = FlatModel(shop.module).w
     fresh = torch.linspace(-1, 1, len(start), dtype=torch.float64)
     given = [
@@ -188,8 +197,8 @@ def test_kernels_that_know_sgd_alone_make_no_steps(rule: ClientRule, monkeypatch
 
     monkeypatch.setattr(NativeGradient, "train", refused)
     start = FlatModel(dense().double()).w.repeat(N, 1)
-    for optimizer in ("adam", "adamw"):
-        shop = workshop(dense(), rule, optimizer=optimizer)
+    for local in ("adam", "adamw", "nesterov"):
+        shop = workshop(dense(), rule, **LOCAL[local])
         assert not shop.trains_whole_jobs
         got = shop.executor(WAYS["native"].completed).train(orders(start)).columns["w"]
         expected = torch.stack([by_torch(dense(), shop.local, w, i, 1) for i, w in enumerate(start)])

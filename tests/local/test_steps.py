@@ -107,5 +107,5 @@ def test_a_job_has_one_length() -> None:
     assert (LocalSettings().epochs, LocalSettings().units, LocalSettings().by_step) == (1, 1, False)
     assert (LocalSettings(epochs=3).units, LocalSettings(steps=7).units) == (3, 7)
     assert LocalSettings(steps=7).epochs is None
-    with pytest.raises(InputError, match=r"^local\.epochs=1 and local\.steps=7 both say .*; accepted: one of them$"):
+    with pytest.raises(InputError, match=r"^local\.epochs and local\.steps both say .*; keep one of the two$"):
         Experiment(local={"epochs": 1, "steps": 7})

@@ -202,7 +202,7 @@ def test_what_is_refused() -> None:
     ]
     for settings in bad:
         (name,) = settings
-        with pytest.raises(InputError, match=rf"algorithm\.{name}: .*accepted"):
+        with pytest.raises(InputError, match=rf"^algorithm\.{name}\b.*; ."):
             Experiment(algorithm={"name": "asofed", **settings})
     assert (Followed.pair, Accumulated.pair, Accumulated.pace) == (None, None, "periodic")
 

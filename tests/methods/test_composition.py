@@ -82,14 +82,16 @@ def test_other_rules_come_with_their_own_defaults(tmp_path: Path) -> None:
     ]
     for experiment in changed:
         assert experiment.algorithm.rules()[1].model_dump() == methods()["fedadam"].server().model_dump()
-    with pytest.raises(InputError, match=r"algorithm\.weighting: fedlws has no such setting"):  # but this was chosen
+    with pytest.raises(
+        InputError, match=r"algorithm\.weighting is not a setting of fedlws; choose "
+    ):  # but this was chosen
         Experiment.load(tmp_path / "e.yaml", ["server=fedlws"])
     chosen = Experiment(algorithm={"name": "fedavg", "server_lr": 0.5}).replace(server="fedadam")
     assert chosen.algorithm.rules()[1].server_lr == 0.5  # type: ignore[attr-defined]
 
 
 def test_two_spellings_that_differ_are_a_contradiction() -> None:
-    with pytest.raises(InputError, match=r"client: 'fedsam', but algorithm\.client: 'fedprox'; accepted: one of them"):
+    with pytest.raises(InputError, match=r"client\b.*'fedsam'.* algorithm\.client\b.*'fedprox'.*; .* one of "):
         Experiment(algorithm={"client": "fedprox"}, client="fedsam")
 
 
@@ -97,12 +99,13 @@ def test_settings_of_both_rules_are_accepted_and_no_others() -> None:
     experiment = Experiment.load(overrides=[*SAM_ADAM, "algorithm.rho=0.7", "algorithm.beta1=0.4"])
     client, server = experiment.algorithm.rules()
     assert (client.model_dump(), server.beta1, server.server_lr) == ({"rho": 0.7}, 0.4, 0.01)  # type: ignore[attr-defined]
-    accepted = "beta1, beta2, bias_correction, initial_v, rho, server_lr, tau, weighting"
+    names = "beta1, beta2, bias_correction, initial_v, rho, server_lr, tau, weighting"
     for setting in ("mu", "option", "temperature"):
         with pytest.raises(InputError) as refusal:
             Experiment.load(overrides=[*SAM_ADAM, f"algorithm.{setting}=0.5"])
-        assert str(refusal.value) == f"algorithm.{setting}: fedsam+fedadam has no such setting; accepted: {accepted}"
-    with pytest.raises(InputError, match=r"algorithm\.rho: -1"):
+        assert str(refusal.value).startswith(f"algorithm.{setting}: fedsam+fedadam has no such setting; ")
+        assert str(refusal.value).endswith(f" {names}")
+    with pytest.raises(InputError, match=r"(?=.*-1)algorithm\.rho\b"):
         Experiment.load(overrides=[*SAM_ADAM, "algorithm.rho=-1"])
 
 
@@ -112,7 +115,7 @@ def test_what_belongs_together_composes_and_nothing_else_does() -> None:
     for half, names in (("client", NO_CLIENT_RULE), ("server", NO_SERVER_RULE)):
         for name in names:
             with pytest.raises(
-                InputError, match=f"algorithm.{half}: {name} has no {half} rule of its own; accepted: .*fedavg"
+                InputError, match=f"algorithm.{half}: {name} has no {half} rule of its own; choose one of .*fedavg"
             ):
                 Experiment(algorithm={half: name})
     for client, server in PAIRS:
@@ -123,10 +126,10 @@ def test_what_belongs_together_composes_and_nothing_else_does() -> None:
         else:
             with pytest.raises(InputError) as refusal:
                 Experiment(algorithm=composed(client, server))
-            problem, _, accepted = str(refusal.value).partition("; accepted: ")
+            problem, _, remedy = str(refusal.value).partition("; use algorithm.server ")
             assert {client, server} <= set(re.findall(r"\w+", problem)), (client, server)
-            assert accepted
-            assert "\n" not in accepted
+            assert remedy
+            assert "\n" not in remedy
 
 
 def test_only_rules_that_go_together_are_offered() -> None:

@@ -362,7 +362,7 @@ def test_sweeps_end_by_their_number_or_by_the_tolerance_and_rates_shrink_from_sw
 @pytest.mark.slow
 def test_sweeps_without_end_lead_to_rates_of_zero_with_a_warning() -> None:
     chosen = {"name": "fedagg", "reading": "literal", "sweeps": 70, "tolerance": 1e-12}
-    with pytest.warns(UserWarning, match=r"stalls: after 70 sweeps.*accepted: algorithm\.reading=practical"):
+    with pytest.warns(UserWarning, match=r"stalls: after 70 sweeps.*; set algorithm\.reading=practical$"):
         result, ends = federation.train(chosen, "stack 3", rounds=1)
     assert len(ends[0].report["sweeps"]) == 70
     assert max(ends[0].report["planned_rates"]) < LR / 1000
@@ -424,6 +424,6 @@ def test_how_many_workers_there_are_changes_no_bit(
 @pytest.mark.parametrize("option", ["probe", "closed_loop"])
 def test_what_the_literal_reading_would_ignore_is_refused(option: str) -> None:
     with pytest.raises(
-        InputError, match=rf"algorithm\.{option}: true .* reading literal, .*; accepted: reading practical"
+        InputError, match=rf"algorithm\.{option}=true .*\.reading=literal; remove it or set .*\.reading=practical$"
     ):
         Experiment(algorithm={"name": "fedagg", "reading": "literal", option: True})

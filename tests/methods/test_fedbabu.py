@@ -222,7 +222,7 @@ def test_a_model_without_a_body_is_refused(model: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refusal:
         run(experiment, tmp_path / "out", **given, progress=ends.append)
     assert "fedbabu" in str(refusal.value)
-    assert "all head; accepted: a model with layers before its last" in str(refusal.value)
+    assert "all head; use a model with layers before its last one" in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not ends
     assert not (tmp_path / "out").exists()

@@ -216,7 +216,9 @@ def test_the_zoos_linear_model_runs() -> None:
 @pytest.mark.parametrize("last", [nn.Linear(2, 2), nn.LayerNorm(2), nn.Tanh()], ids=str)
 def test_a_head_that_is_not_one_linear_layer_is_refused(last: nn.Module) -> None:
     head = nn.Sequential(nn.Linear(4, 2), last)
-    with pytest.raises(InputError, match=r"fedgh is not accepted here: .* whose last layer is one nn.Linear"):
+    with pytest.raises(
+        InputError, match=r"algorithm: fedgh .*linear header; use a model whose last layer is one nn.Linear$"
+    ):
         federation.train("fedgh", model=Classifier(nn.Linear(3, 4), head))  # type: ignore[arg-type]
 
 

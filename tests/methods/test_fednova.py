@@ -223,7 +223,9 @@ def test_two_numbers_more_go_up_than_in_fedavg(dtype: str, each: int) -> None:
 
 
 def test_a_proximal_term_that_overshoots_is_refused() -> None:
-    with pytest.raises(InputError, match=r"algorithm\.mu: 45 is not accepted with local\.lr=0\.1.*mu \* lr below 1"):
+    with pytest.raises(
+        InputError, match=r"algorithm\.mu=45 is too large for local\.lr=0\.1.*; choose mu \* lr below 1"
+    ):
         federation.train(
             {"name": "fednova", "client": "fedprox", "mu": 45.0}, local={"epochs": 2, "batch_size": "full"}
         )

@@ -117,7 +117,7 @@ def test_without_momentum_it_is_fedavg(form: str) -> None:
 def test_local_momentum_is_refused_before_anything_happens(tmp_path: Path) -> None:
     ends: list[RoundEnd] = []
     experiment = Experiment(algorithm="mimelite", local={"momentum": 0.9}, per_round=2)
-    with pytest.raises(InputError, match=r"mimelite is not accepted here: local\.momentum=0\.9.*local\.momentum=0$"):
+    with pytest.raises(InputError, match=r"algorithm: mimelite .*local\.momentum=0\.9 .*; set local\.momentum=0$"):
         run(experiment, tmp_path / "run", data=federation.data(), model=federation.net(), progress=ends.append)
     assert not ends
     assert not (tmp_path / "run").exists()

@@ -25,7 +25,7 @@ def test_every_method_accepts_adam_or_says_why_not(name: str, optimizer: str) ->
         assert Experiment(**settings).local.optimizer == optimizer
         return
     with pytest.raises(
-        InputError, match=rf"^local\.optimizer: {optimizer} is not accepted with {name}, as .+; accepted: sgd$"
+        InputError, match=rf"^local\.optimizer: {optimizer} cannot be used with {name}, as .+; use sgd$"
     ):
         Experiment(**settings)
     assert Experiment(algorithm=small(name)).local.optimizer == "sgd"
@@ -70,5 +70,5 @@ def test_variants_that_read_nothing_off_paths_accept_adam(algorithm: dict[str, A
     ids=str,
 )  # fmt: skip
 def test_either_half_may_refuse(algorithm: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"local\.optimizer: adam is not accepted with"):
+    with pytest.raises(InputError, match=r"local\.optimizer: adam cannot be used with"):
         Experiment(algorithm=algorithm, local={"optimizer": "adam"})

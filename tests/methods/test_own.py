@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -302,7 +303,7 @@ def test_a_users_method_does_not_become_one_of_the_package() -> None:
     assert methods() == before
     assert "extra" not in methods()
     assert made.name == "extra"
-    with pytest.raises(InputError, match="'drag' is unknown"):
+    with pytest.raises(InputError, match="'drag' is not known"):
         Experiment(algorithm="drag")
 
 
@@ -321,72 +322,75 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("algorithm=nowhere:x", "algorithm.name: 'nowhere:x' cannot be imported (ModuleNotFoundError: No module named"),
+        ("algorithm=nowhere:x", ": run the command where nowhere.py is); give module:name of a method"),
         ("algorithm=nowhere:x", "No module named 'nowhere', looked for from "),
         ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
         (
             "client=untyped:Rule",
-            "(untyped.py, line 3, in <module>: mu = 0.1 needs a type, such as mu: float = 0.1); accepted: ",
+            "(untyped.py, line 3, in <module>: mu = 0.1 needs a type, such as mu: float = 0.1); ",
         ),
         ("client=wrong_rules:Typo", "Typo has a method steps, which fedkeel never calls; did you mean step?"),
-        ("client=wrong_rules:Counts", "Counts has _count, which no checkpoint holds; accepted: ServerState.memory, "),
-        ("algorithm=nowhere:x", ": run the command where nowhere.py is); accepted: module:name of a method"),
-        ("algorithm=needy:x", "cannot be imported (ModuleNotFoundError: No module named 'absent'); accepted: "),
         (
-            "algorithm=own_rules.py:drag",
-            "algorithm.name: 'own_rules.py:drag' is not accepted, a module's name has no .py; accepted: module:name of "
-            "a method, such as own_rules:drag",
+            "client=wrong_rules:Counts",
+            "Counts has the attribute _count, which no checkpoint saves; keep a server's state in ServerState.memory, ",
         ),
+        ("algorithm=nowhere:x", ": run the command where nowhere.py is); "),
+        ("algorithm=nowhere:x", "module:name of a method"),
+        ("algorithm=needy:x", "cannot be imported (ModuleNotFoundError: No module named 'absent'); "),
+        ("algorithm=own_rules.py:drag", "algorithm.name: 'own_rules.py:drag' "),
+        ("algorithm=own_rules.py:drag", " a method, such as own_rules:drag"),
         ("client=fedxyz", "scaffold, or module:name of your own"),
         ("algorithm=drag", "scaffold, or module:name of your own"),
-        ("algorithm=own_rules:x", "own_rules.py); accepted: module:name of a method"),
-        ("algorithm=wrong_rules:number", "algorithm.name: wrong_rules:number is a int; accepted: a method, made by"),
+        ("algorithm=own_rules:x", "own_rules.py); "),
+        (
+            "algorithm=wrong_rules:number",
+            "algorithm.name: wrong_rules:number must be a method, made by fedkeel.method; got an object of type int",
+        ),
         (
             "algorithm=wrong_rules:Pull",
-            "is the class Pull; accepted: a method, made by fedkeel.method, or algorithm.cl",
+            "must be a method, made by fedkeel.method; got the class Pull (use algorithm.client for this client rule)",
         ),
-        ("algorithm=wrong_rules:fedprox", "is called fedprox, like a method of fedkeel; accepted: another name"),
-        ("algorithm=named_badly:x", "algorithm.name: named_badly:x: method: the name 'a/b' is not accepted; accepted"),
+        ("algorithm=wrong_rules:fedprox", "is called fedprox, like a method of fedkeel; give it another name"),
+        ("algorithm=named_badly:x", "algorithm.name: named_badly:x: method: the name must have 1 to 60 letters, digit"),
+        ("algorithm=named_badly:x", "; got 'a/b'"),
         ("client=nowhere:x", "algorithm.client: 'nowhere:x' cannot be imported"),
         (
             "client=wrong_rules:number",
-            "algorithm.client: wrong_rules:number is a int; accepted: a class made from fedk",
+            "algorithm.client: wrong_rules:number must be a subclass of fedkeel.ClientRule; got an object of type int",
         ),
         (
             "client=wrong_rules:Mean",
-            "wrong_rules:Mean is the class Mean; accepted: a class made from fedkeel.ClientRule",
+            "wrong_rules:Mean must be a subclass of fedkeel.ClientRule; got the class Mean",
         ),
         (
             "server=wrong_rules:Pull",
-            "wrong_rules:Pull is the class Pull; accepted: a class made from fedkeel.ServerRule",
+            "wrong_rules:Pull must be a subclass of fedkeel.ServerRule; got the class Pull",
         ),
         (
             "server=wrong_rules:pull",
-            "algorithm.server: wrong_rules:pull has no server rule of its own; accepted: asofed",
+            "algorithm.server: wrong_rules:pull has no server rule of its own; choose one of asofed",
         ),
-        ("client=wrong_rules:NoDefault", "has no default for its setting mu; accepted: a default for each setting"),
-        (
-            "client=wrong_rules:BadDefault",
-            "wrong_rules:BadDefault.mu: 'much' is not accepted; accepted: a valid integer",
-        ),
-        ("client=wrong_rules:Taken", "has a setting called server, which means something else; accepted: another name"),
-        ("server=wrong_rules:Hook", "has a setting called close, which means something else"),
+        ("client=wrong_rules:NoDefault", "has no default for its setting mu; give every setting a default"),
+        ("client=wrong_rules:BadDefault", "wrong_rules:BadDefault.mu"),
+        ("client=wrong_rules:BadDefault", "'much'"),
+        ("client=wrong_rules:Taken", "has a setting called server, which already has a meaning; give it another name"),
+        ("server=wrong_rules:Hook", "has a setting called close, which already has a meaning"),
         (
             "server=wrong_rules:Odd",
-            "pace 'sometimes' is not accepted; accepted: barrier, stream, periodic, concurrency",
+            "pace must be one of barrier, stream, periodic, concurrency; got 'sometimes'",
         ),
-        ("server=wrong_rules:Unfinished", "has no aggregate, which its pace barrier needs"),
-        ("server=wrong_rules:Waits", "has no receive, which its pace stream needs"),
+        ("server=wrong_rules:Unfinished", "has no method aggregate, which its pace barrier needs; define aggregate"),
+        ("server=wrong_rules:Waits", "has no method receive, which its pace stream needs; define receive"),
         (
             "client=wrong_rules:Raises",
-            "algorithm.client: wrong_rules:Raises cannot be made (SystemExit: no rule today)",
+            "algorithm.client: wrong_rules:Raises cannot be made (SystemExit: no rule today); it must work with the de",
         ),
         (
             "client=wrong_rules:Rate",
-            "client rule of Rate is not accepted with the server rule of fedavg: both have a setting server_lr",
+            "client rule of Rate does not go with the server rule of fedavg, because their settings server_lr differ",
         ),
-        ("client=own_rules:Drag", "the client rule of Drag is not accepted with the server rule of fedavg: one needs"),
-        ("server=own_rules:drag", "the client rule of fedavg is not accepted with the server rule of drag: one needs"),
+        ("client=own_rules:Drag", "the client rule of Drag does not go with the server rule of fedavg, because one ne"),
+        ("server=own_rules:drag", "the client rule of fedavg does not go with the server rule of drag, because one ne"),
     ],
 )
 def test_bad_input_is_told(override: str, said: str) -> None:
@@ -399,18 +403,18 @@ def test_bad_input_is_told(override: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("algorithm.mu=-1", "algorithm.mu: -1 is not accepted; accepted: greater than or equal to 0"),
-        ("algorithm.beta=1", "algorithm.beta: 1 is not accepted; accepted: less than 1"),
-        ("algorithm.mu=much", "algorithm.mu: 'much' is not accepted; accepted: a valid number"),
-        ("algorithm.mu=true", "algorithm.mu: 'true' is not accepted"),
-        ("algorithm.nu=1", "algorithm.nu: drag has no such setting; accepted: beta, mu"),
-        ("schedule.pace=stream", "schedule.pace: stream is not accepted with drag; accepted: auto, barrier"),
+        ("algorithm.mu=-1", r"^(?=.*-1)algorithm\.mu\b.*\b0\b"),
+        ("algorithm.beta=1", r"^algorithm\.beta\b.*less than 1"),
+        ("algorithm.mu=much", r"^(?=.*'much')algorithm\.mu\b.* number"),
+        ("algorithm.mu=true", r"^(?=.*'true')algorithm\.mu\b"),
+        ("algorithm.nu=1", r"^algorithm\.nu: drag has no such setting; .*beta, mu$"),
+        ("schedule.pace=stream", r"^schedule\.pace\b.*stream.* drag; .*auto(,| or) barrier$"),
     ],
 )
 def test_settings_are_checked_like_those_of_the_package(override: str, said: str) -> None:
     with pytest.raises(InputError) as refused:
         Experiment.load(overrides=["algorithm=own_rules:drag", override])
-    assert str(refused.value).startswith(said)
+    assert re.search(said, str(refused.value)), refused.value
 
 
 @pytest.mark.slow
@@ -450,7 +454,7 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
     assert summary["probe"]["refused"]
     assert "it fails" in summary["why_not_stacked"]
     for kind in ("vectorised", "processes", "auto"):
-        with pytest.raises(InputError, match=r"executor: .* is not accepted for this model and method: it fails"):
+        with pytest.raises(InputError, match=r"executor: .* cannot be used with this model and method: it fails"):
             run(described.replace(executor={"kind": kind, "stack": 3}), **GIVEN)
 
 
@@ -458,9 +462,9 @@ def test_a_rule_that_fails_in_stacks_trains_one_by_one(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("Plain", r"the client rule's sends has 'n': 1; accepted: 'n': Sends\(numbers\)"),
-        ("Arrays", r"Arrays: step returned an array \[1, \d+\] of float64; accepted: a tensor"),
-        ("Flat", r"given weights \[\d+\]; accepted: \[1, \d+\]"),
+        ("Plain", r"the client rule's sends must give a Sends for each name, such as 'n': Sends\(numbers\); got 1"),
+        ("Arrays", r"Arrays: step must return a tensor .*; got an array \[1, \d+\] of float64"),
+        ("Flat", r"weights must be \[1, \d+\]; got \[\d+\]"),
         ("InPlace", "InPlace: a hook changes tensors in place"),
     ],
 )
@@ -473,7 +477,7 @@ def test_tensors_without_a_version_are_fine_and_a_bare_one_is_no_dictionary() ->
     plain = federation.weights(federation.train("fedavg", "serial", rounds=2)[0])
     inferred = federation.train({"server": "wrong_rules:Inferring"}, "serial", rounds=2)[0]
     np.testing.assert_array_equal(federation.weights(inferred), plain)
-    with pytest.raises(FedkeelError, match=r"Bare: report returned a tensor .* accepted: a dictionary of tensors"):
+    with pytest.raises(FedkeelError, match=r"Bare: report must return a dictionary of tensors; got a tensor "):
         federation.train({"server": "wrong_rules:Bare"}, "serial", rounds=1)
 
 
@@ -519,9 +523,9 @@ def test_a_script_that_names_itself_runs_once(folder: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("hook", "said"),
     [
-        ("aggregate(self, state, updates)", "fedkeel: Nothing: aggregate returned None; accepted: a pair"),
-        ("send(self, state, client)", "fedkeel: Nothing: send returned None; accepted: a dictionary of tensors"),
-        ("report(self, state)", "fedkeel: Nothing: report returned None; accepted: a dictionary of tensors"),
+        ("aggregate(self, state, updates)", "fedkeel: Nothing: aggregate must return a pair (ServerState, a tensor"),
+        ("send(self, state, client)", "fedkeel: Nothing: send must return a dictionary of tensors; got None"),
+        ("report(self, state)", "fedkeel: Nothing: report must return a dictionary of tensors; got None"),
         ("work(self, epochs, lr, progress)", "a defect of fedkeel or of your "),  # which nothing checks
     ],
 )

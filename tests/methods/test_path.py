@@ -118,9 +118,15 @@ class Constant:
         return self.g.expand_as(w).clone()
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def halving(step: Any, each: Any) -> Any:
+    """Falls with every step, more slowly where epochs have more steps."""
+    return 0.5 ** (step / each)
+
+
+@pytest.mark.parametrize("curve", [None, halving])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
 @pytest.mark.parametrize("mu", [0.0, 0.8])
-def test_jobs_and_updates_know_how_far_the_loop_led(mu: float, momentum: float) -> None:
+def test_jobs_and_updates_know_how_far_the_loop_led(mu: float, momentum: float, nesterov: bool, curve: Any) -> None:
     """An update divided by its length is the mean gradient; a job does not know of its rule's pull."""
     epochs, g = torch.tensor([[3], [2], [1]]), torch.tensor([2.0, -1.0], dtype=torch.float64)
     same: dict[str, Any] = {
@@ -131,6 +137,8 @@ def test_jobs_and_updates_know_how_far_the_loop_led(mu: float, momentum: float) 
         "lr": torch.tensor([[0.1, 0.05, 0.02]], dtype=torch.float64).repeat(3, 1),
         "layout": Layout.of(nn.Linear(2, 1, bias=False)),
         "momentum": momentum,
+        "nesterov": nesterov,
+        "curve": curve,
     }
     job = Job(round=torch.ones(3, 1), buffers=torch.zeros(3, 0), received={}, kept={}, **same)
     rule = Proximal(mu=mu)
@@ -139,6 +147,31 @@ def test_jobs_and_updates_know_how_far_the_loop_led(mu: float, momentum: float) 
     torch.testing.assert_close(-updates.delta / updates.length, g.expand(3, -1), rtol=1e-12, atol=0)
     free = train(job, Proximal(mu=0), Constant(g, epochs[:, 0].tolist())).w  # type: ignore[arg-type]
     torch.testing.assert_close((job.start - free) / job.length, g.expand(3, -1), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("curve", [None, halving])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(("momentum", "pull"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.5), (0.6, 0.5)])
+def test_nesterov_and_a_curve_are_walked_as_torch_walks(
+    momentum: float, pull: float, nesterov: bool, curve: Any
+) -> None:
+    """PyTorch's SGD on the loss w + pull w^2 / 2, whose gradient is one but for the pull."""
+    nesterov = nesterov and momentum > 0
+    rates, epochs, each = [[0.1, 0.05, 0.02], [0.3, 0.2, 9.0]], [3, 2], [4, 3]
+    expected = []
+    for own, count, size in zip(rates, epochs, each, strict=True):
+        w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = torch.optim.SGD([w], lr=1, momentum=momentum, nesterov=nesterov)
+        for step in range(count * size):
+            optimizer.param_groups[0]["lr"] = own[step // size] * (1 if curve is None else 0.5 ** (step / size))
+            optimizer.zero_grad()
+            (w + pull * w**2 / 2).sum().backward()
+            optimizer.step()
+        expected.append(-w.item())
+    done, sizes = torch.tensor(epochs)[:, None], torch.tensor(each)[:, None]
+    lr = torch.tensor(rates, dtype=torch.float64)
+    got = path_length(lr, done, done * sizes, momentum, pull, nesterov, curve)
+    assert got[:, 0].tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_length_is_a_number_of_the_rates_type() -> None:

@@ -132,7 +132,9 @@ def test_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
             lambda: folder.finish({}),
             lambda: folder.add_client_metrics({}, [], None, False),
         ):
-            with pytest.raises(FedkeelError, match=r"No space left.*no checkpoint yet; fedkeel run --resume"):
+            with pytest.raises(
+                FedkeelError, match=r"No space left.*no checkpoint yet; start it again with: fedkeel run --resume"
+            ):
                 write()
     assert left(tmp_path / "a") == before
 
@@ -257,13 +259,15 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     kept = sorted(path.name for path in folder.glob("checkpoint/round-*"))
     assert kept or round == 1
     again = f"fedkeel.resume({str(folder)!r}, data=..., model=...), with what was given before,"
-    told = f"{kept[-1]}; {again} goes on from there" if kept else "starts it anew"
+    told = f"{kept[-1]}; resume with: {again}" if kept else f"start it again with: {again}"
     assert str(error.value).endswith(told)
     assert not list(folder.glob("*.partial"))
     assert not list(folder.glob("checkpoint/.*"))
     _, said = resumed(folder, **given())
     assert len(said) == 1
-    assert said[0].endswith(f"goes on after {kept[-1].replace('-', ' ')}" if kept else "the run restarts from round 1")
+    assert said[0].endswith(
+        f"goes on after {kept[-1].replace('-', ' ')}" if kept else "the run starts again from round 1"
+    )
     same(whole, folder)
 
 

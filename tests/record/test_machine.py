@@ -111,7 +111,7 @@ def test_a_run_that_starts_anew_elsewhere_is_recorded_so(tmp_path: Path, machine
         inside.rename(tmp_path / inside.name)
     machine.becomes("base")
     _, told = resumed(out, **given())
-    assert told == [f"{out} has no checkpoint yet: the run restarts from round 1"]
+    assert told == [f"{out} has no checkpoint yet: the run starts again from round 1"]
     assert recorded(out) == recorded(out, "summary.json") == "base"
 
 

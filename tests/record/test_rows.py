@@ -89,7 +89,7 @@ def test_what_a_rule_reports_are_keys_of_the_round(report: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("name", ["round", "lost", "report"])
 def test_a_rule_cannot_report_under_a_name_that_is_taken(name: str) -> None:
-    with pytest.raises(InputError, match=f"^report: {name} is not accepted"):
+    with pytest.raises(InputError, match=f"^report: a round's row has a key {name} already; choose another name"):
         Round(3, None, 4, 0, 1, {name: 1})
 
 

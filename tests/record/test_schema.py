@@ -89,8 +89,8 @@ def test_an_older_run_with_a_checkpoint_cannot_be_resumed(old_half: Path) -> Non
         resume(old_half, **given())
     assert str(error.value) == (
         f"resume: checkpoint {checkpoint} cannot be used: it was written by an earlier version of fedkeel (its format "
-        f"is 1, not {FORMAT}); run it again from the start with fedkeel.run(fedkeel.Experiment.load({described!r}), "
-        "data=..., model=...), with what was given before"
+        f"is 1, not {FORMAT}); run it again from the start: fedkeel.run(fedkeel.Experiment.load({described!r}), "
+        "data=..., model=...)"
     )
     assert left(old_half) == before
     run(Experiment.load(described), old_half.parent / "again", **given())  # that works
@@ -101,7 +101,7 @@ def test_an_older_run_with_a_checkpoint_cannot_be_resumed(old_half: Path) -> Non
 def test_an_older_run_without_a_checkpoint_begins_anew(old_half: Path) -> None:
     shutil.rmtree(old_half / "checkpoint")
     _, told = resumed(old_half, **given())
-    assert told == [f"{old_half} has no checkpoint yet: the run restarts from round 1"]
+    assert told == [f"{old_half} has no checkpoint yet: the run starts again from round 1"]
     assert schema.check(old_half) == 2
     run(Experiment.load(old_half / "experiment.yaml"), old_half.parent / "whole", **given())
     stored = [Experiment.load(path / "experiment.yaml") for path in (old_half, old_half.parent / "whole")]
@@ -116,9 +116,9 @@ def test_the_way_out_is_a_command_where_nothing_was_given_in_python() -> None:
     subject = Subject(Experiment())
     described = Path("my runs/a/experiment.yaml")
     assert subject.other_way(described, earlier=True) == (
-        "run it again from the start with fedkeel run 'my runs/a/experiment.yaml'"
+        "run it again from the start: fedkeel run 'my runs/a/experiment.yaml'"
     )
-    assert subject.other_way(described, earlier=False) == "accepted: that version of fedkeel"
+    assert subject.other_way(described, earlier=False) == "use that version of fedkeel"
 
 
 @pytest.mark.slow
@@ -145,14 +145,13 @@ def test_a_folder_of_a_later_version_is_refused(old: Path, tmp_path: Path) -> No
             with pytest.raises(InputError) as error:
                 read(old)
             assert str(error.value) == (
-                f"run folder {old}: its schema 3 is not accepted, {version} wrote it; "
-                "accepted: up to 2, or that version of fedkeel"
+                f"run folder {old}: its schema must be at most 2; got 3, which {version} wrote; use that version"
             )
     (old / "experiment.yaml").write_text("quantum: true")  # nobody tries to understand the rest of it
     for words in (["run", "--resume", "old"], ["plot", "old"]):
         done = command(*words, cwd=tmp_path)
         assert done.returncode == 2
-        assert done.stderr.startswith("fedkeel: run folder old: its schema 3 is not accepted")
+        assert done.stderr.startswith("fedkeel: run folder old: its schema must be at most 2; got 3")
 
 
 WRONG = ["null", '"2"', "true", "1", "2.0", "[2]"]
@@ -163,7 +162,8 @@ def test_a_damaged_file_is_told(old: Path, text: str) -> None:
     (old / "run.json").write_text(text)
     for read in (RunRecord.read, fedkeel.follow, resume):
         with pytest.raises(
-            InputError, match=r"^run folder .*: run.json is damaged; accepted: a folder made by fedkeel run$"
+            InputError,
+            match=r"^run folder .*: run.json is damaged; use a copy of the folder, or run the experiment again$",
         ):
             read(old)
 
@@ -180,7 +180,7 @@ def test_checkpoints_of_a_later_version(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr("fedkeel.__version__", "9.1")
         stopped(faulty("fedavg"), tmp_path / "a", 2, **given())
     before = left(tmp_path / "a")
-    told = rf"by fedkeel 9.1 \(its format is {FORMAT + 1}, not {FORMAT}\); accepted: that version of fedkeel$"
+    told = rf"by fedkeel 9.1 \(its format is {FORMAT + 1}, not {FORMAT}\); use that version of fedkeel$"
     with pytest.raises(InputError, match=told):
         resume(tmp_path / "a", **given())
     assert left(tmp_path / "a") == before

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -76,7 +77,7 @@ def caption(figure: Figure) -> str:
     [
         ("rounds", "rounds", {"slow": 5, "fast": 5}),
         ("time", "virtual time (h)", {"slow": 20_000 / 3600, "fast": 5_000 / 3600}),
-        ("uploads", "uploads aggregated", {"slow": 5000, "fast": 5000}),
+        ("uploads", "uploads received", {"slow": 5000, "fast": 5000}),
         ("bytes", "data sent up and down (MB)", {"slow": 15, "fast": 15}),
     ],
 )
@@ -99,7 +100,7 @@ def test_curves_are_means_over_seeds_with_their_range(
             )
     assert panels[0].get_ylabel() == "test accuracy (%)"
     assert caption(drawn["accuracy-over-rounds"]).startswith(
-        "Mean of 3 seeds; the band goes from the lowest to the highest of them."
+        "Each line is the mean of 3 seeds; the band goes from the lowest to the highest of them."
     )
     legend = drawn["accuracy-over-rounds"].legends[0]
     assert [text.get_text() for text in legend.get_texts()] == [*SPEED]
@@ -129,7 +130,7 @@ def test_final_accuracies_have_the_intervals_of_students_t(drawn: dict[str, Figu
         assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half))
     assert [text.get_text() for text in panel.texts] == ["81.0 ± 2.5", "61.0 ± 2.5"]
     assert [text.get_weight() for text in panel.texts] == ["bold", "normal"]
-    assert "Bold: best" in caption(drawn["final-accuracy"])
+    assert "Bold: clearly better" in caption(drawn["final-accuracy"])
 
 
 def test_time_to_target_counts_those_that_reached_it(drawn: dict[str, Figure], tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_without_a_target_or_a_finished_run_there_are_fewer_figures(drawn: dict[
     measure = Measure()
     figures(Results("t", measure, (outcome("", "slow", 0, measure, "going on"),), {}), tmp_path)
     assert drawn.keys() == curves
-    assert caption(drawn["accuracy-over-time"]) == "One seed."
+    assert caption(drawn["accuracy-over-time"]) == "One seed. Of the runs: slow 1 not finished."
 
 
 def test_runs_that_failed_or_are_to_come_are_told(drawn: dict[str, Figure], tmp_path: Path) -> None:
@@ -164,7 +165,8 @@ def test_runs_that_failed_or_are_to_come_are_told(drawn: dict[str, Figure], tmp_
         Outcome("n", "", "fast", 0, Path("x")),
     )
     figures(Results("t", measure, runs, {}), tmp_path)
-    assert [text.get_text() for text in drawn["final-accuracy"].axes[0].texts] == ["80.0, 1 failed", "1 to come"]
+    assert [text.get_text() for text in drawn["final-accuracy"].axes[0].texts] == ["80.0, 1 failed", "1 not finished"]
+    assert caption(drawn["accuracy-over-rounds"]).endswith("Of the runs: slow 1 failed; fast 1 not finished.")
 
 
 def test_many_scenes_get_several_figures(drawn: dict[str, Figure], tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_without_an_evaluation_there_are_no_figures(tmp_path: Path) -> None:
 
 
 def test_unknown_formats_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"formats: 'gif' is unknown; accepted: pdf, png, svg"):
+    with pytest.raises(InputError, match="formats: 'gif' is not known; choose one of pdf, png or svg"):
         figures(results([""]), tmp_path, ["gif"])
 
 
@@ -211,7 +213,24 @@ def test_units_keep_numbers_short(at: At, largest: float, label: str, unit: floa
     assert (scale.label, scale.unit) == (label, unit)
 
 
-def test_no_two_variants_look_alike() -> None:
-    styles = [style(place) for place in range(len(LIGHT) * len(DASHES))]
-    assert len({(each.light, each.dash) for each in styles}) == len(styles) == len({(s.dark, s.dash) for s in styles})
-    assert len(LIGHT) == len(DARK) == len({*LIGHT}) == len({*DARK})
+def test_no_colour_is_used_twice() -> None:
+    styles = [style(place) for place in range(100)]
+    assert len({each.light for each in styles}) == len({each.dark for each in styles}) == len(styles)
+    assert len(LIGHT) == len(DARK) >= 28
+
+
+def test_colours_and_dashes_of_28_methods_can_be_told_apart() -> None:
+    """By their distance in CIELAB, in which 2.3 is the least difference that people notice."""
+    for names in (LIGHT, DARK):
+        lab = [cielab(to_rgb(each)) for each in names[:28]]
+        assert min(np.linalg.norm(a - b) for a, b in combinations(lab, 2)) > 14
+    assert {style(place).dash for place in range(5)} == {*DASHES}
+
+
+def cielab(rgb: tuple[float, float, float]) -> np.ndarray[Any, Any]:
+    """For white as sRGB has it."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb]
+    matrix = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.array(matrix) @ linear / [0.9505, 1.0, 1.089]
+    f = [np.cbrt(t) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x, y, z)]
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])

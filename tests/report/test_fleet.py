@@ -113,7 +113,7 @@ def test_fleets_of_any_size_can_be_drawn(settings: dict[str, Any], clients: int,
 
 
 def test_other_formats_are_refused() -> None:
-    with pytest.raises(InputError, match=r"out: a.gif is not accepted; accepted: .*\.png"):
+    with pytest.raises(InputError, match=r"out must be a file name that ends in .*\.png.*; got a.gif"):
         fleet_profile(fleet(), JobCosts.of(fleet(), SIZES, 5, 1000), Path("a.gif"), "")
 
 
@@ -129,9 +129,9 @@ def test_the_command_prints_a_table_and_draws(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "10 devices" in done.stdout
     table = rows(done.stdout)
-    assert table["milliseconds a sample"] == ["200", "500", "500", "800"]  # 50 samples in 10 s
-    assert table["seconds of training"] == ["10", "25", "25", "40"]
-    assert "slowest to fastest: 4 for equal work, 4 for jobs" in done.stdout
+    assert table["milliseconds per sample"] == ["200", "500", "500", "800"]  # 50 samples in 10 s
+    assert table["seconds of training per job"] == ["10", "25", "25", "40"]
+    assert "the slowest device takes 4 times as long as the fastest for equal work, and 4 times" in done.stdout
     assert "uploads and downloads take no time" in done.stdout
     assert "figure  fleet-uniform.png" in done.stdout
     assert (tmp_path / "fleet-uniform.png").stat().st_size > 10_000
@@ -143,9 +143,9 @@ def test_the_command_shows_fixed_jobs_without_a_time_for_samples(tmp_path: Path)
     done = fedkeel("fleet", "show", *QUICK, *dealt, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     table = rows(done.stdout)
-    assert "milliseconds a sample" not in table
-    assert table["seconds of training"] == ["10", "25", "25", "40"]
-    assert "slowest to fastest: 4 for equal shares of a job, 4 for jobs" in done.stdout
+    assert "milliseconds per sample" not in table
+    assert table["seconds of training per job"] == ["10", "25", "25", "40"]
+    assert "4 times as long as the fastest for equal shares of a job, and 4 times" in done.stdout
 
 
 @pytest.mark.slow
@@ -157,14 +157,14 @@ def test_the_command_shows_a_trace_and_what_a_model_costs(tmp_path: Path) -> Non
     table = rows(done.stdout)
     assert table["uplink, Mbit/s"] == ["1", "5.5", "5.5", "10"]
     assert table["downlink, Mbit/s"] == ["5", "9.5", "9.5", "14"]
-    assert table["share of time on"] == ["0.2", "0.515", "0.515", "0.83"]
-    assert table["chance to lose a job"] == ["0.1"] * 4
+    assert table["share of time available"] == ["0.2", "0.515", "0.515", "0.83"]
+    assert table["probability of losing a job"] == ["0.1"] * 4
     assert table["latency, s"] == ["2"] * 4
     # 7,850 weights of 4 bytes: 0.2512 Mbit.
     slowest, fastest = 2 + 0.2512 * (1 / 1 + 1 / 5), 2 + 0.2512 * (1 / 10 + 1 / 14)
     exchange = table["seconds to exchange 0.0314 MB"]
     assert [float(exchange[place]) for place in (0, 3)] == pytest.approx([fastest, slowest], rel=1e-3)
-    assert float(table["seconds of a job"][3]) == pytest.approx(10 + slowest, rel=1e-3)
+    assert float(table["seconds per job"][3]) == pytest.approx(10 + slowest, rel=1e-3)
     assert "take no time" not in done.stdout
     assert (tmp_path / "pictures" / "fleet-trace.png").exists()
 
@@ -174,7 +174,7 @@ def test_the_command_shows_a_trace_and_what_a_model_costs(tmp_path: Path) -> Non
     ("arguments", "words"),
     [
         (["fleet.profile=absent.csv"], ["fleet.profile: absent.csv cannot be read"]),
-        (["--out", "a.gif"], ["out: a.gif is not accepted"]),
+        (["--out", "a.gif"], ["out must be a file name", "a.gif"]),
         (["fleet.profile=no_such:function"], ["fleet.profile", "cannot be imported"]),
     ],
 )

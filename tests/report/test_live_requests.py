@@ -143,12 +143,12 @@ def test_a_port_that_is_taken_is_passed_over(run: Path, server: LiveServer) -> N
 
 def test_ports_that_cannot_be_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for port in (-1, 65_536):
-        with pytest.raises(InputError, match=rf"port: {port} is not accepted; accepted: 1 to 65535"):
+        with pytest.raises(InputError, match=rf"port must be 1 to 65535, or 0 for any free port; got {port}"):
             serve([run], port)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         monkeypatch.setattr("fedkeel.report.live.server.NEXT", 0)
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"port: {port} to {port} are all taken"):
+        with pytest.raises(InputError, match=rf"ports {port} to {port} are all in use"):
             serve([run], port)

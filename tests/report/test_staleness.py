@@ -43,7 +43,7 @@ def test_a_bar_for_every_staleness_and_refused_updates_on_top(tmp_path: Path, dr
     bars = [(bar.get_x() + bar.get_width() / 2, bar.get_y(), bar.get_height()) for bar in one.patches]
     assert [bar for bar in bars if bar[2]] == [(0, 0, 1), (2, 0, 2), (9, 0, 1)]
     assert [text.get_text() for text in one.get_legend().get_texts()] == ["accepted", "refused"]
-    assert one.get_title() == "fedasmu, iid, seed 0\nmean 3.2, most 9"
+    assert one.get_title() == "a\nmean 3.2, highest 9"
     assert [bar.get_height() for bar in two.patches] == [1] + [0] * 9
     assert two.get_legend() is None
 

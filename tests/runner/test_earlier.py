@@ -268,7 +268,7 @@ UNFIT: dict[str, tuple[Spoil, str]] = {
     "no weights": (without("model.safetensors"), "model.safetensors cannot be read"),
     "empty weights": (lambda folder: (folder / "model.safetensors").write_bytes(b""), "model.safetensors cannot be"),
     "other names": (with_other_names, r"its model is another one \(weight is not there, not \[2, 3\]\)"),
-    "later version": (of_a_later_version, "schema 99 is not accepted"),
+    "later version": (of_a_later_version, "schema must be at most 2; got 99"),
 }
 
 
@@ -277,9 +277,7 @@ def test_a_folder_of_no_use_is_refused_before_anything_is_made(tmp_path: Path, c
     ran(tmp_path / "earlier", checkpoint={"rounds": 1})
     spoil, why = UNFIT[case]
     spoil(tmp_path / "earlier")
-    with pytest.raises(
-        InputError, match=f"^algorithm.earlier_run: .*earlier is not accepted, .*{why}.*; accepted: the f"
-    ):
+    with pytest.raises(InputError, match=f"^algorithm.earlier_run: .*earlier cannot be used, as .*{why}.*; name the f"):
         ran(tmp_path / "now", after(tmp_path / "earlier"))
     assert not (tmp_path / "now").exists()
 
@@ -336,22 +334,27 @@ def test_a_run_whose_work_is_counted_otherwise_is_refused(tmp_path: Path, local:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"name": "fedagg", "reading": "literal"}, "with reading literal; accepted: reading practical"),
-        ({"name": "fedagg", "probe": True}, "with a probe; accepted: probe false"),
-        ({"name": "fedasmu"}, "with slot fixed; accepted: slot learned"),
-        ({"name": "fedssmu", "slot": "first"}, "with slot first; accepted: slot learned"),
-        ({**LEARNT, "ablation": "FA"}, "with ablation FA, whose devices do not merge; accepted: ablation none or DA"),
+        ({"name": "fedagg", "reading": "literal"}, "reading=literal; remove it or set algorithm.reading=practical"),
+        ({"name": "fedagg", "probe": True}, "probe=true; remove it or set algorithm.probe=false"),
+        ({"name": "fedasmu"}, "slot=fixed; remove it or set algorithm.slot=learned"),
+        ({"name": "fedssmu", "slot": "first"}, "slot=first; remove it or set algorithm.slot=learned"),
+        (
+            {**LEARNT, "ablation": "FA"},
+            "ablation=FA, where devices do not merge; remove it or set algorithm.ablation to none or DA",
+        ),
     ],
     ids=str,
 )
 def test_settings_that_leave_no_use_for_it_are_refused(settings: dict[str, Any], why: str) -> None:
-    with pytest.raises(InputError, match=f"^algorithm.earlier_run: 'runs/x' is not accepted {why}$"):
+    with pytest.raises(InputError, match=f"^algorithm.earlier_run: 'runs/x' has no use with algorithm.{why}$"):
         Experiment(algorithm={**settings, "earlier_run": "runs/x"})
     assert Experiment(algorithm=settings).algorithm.model_dump()["earlier_run"] is None
 
 
 def test_other_methods_have_no_such_setting() -> None:
-    with pytest.raises(InputError, match=r"algorithm.earlier_run: fedavg has no such setting"):
+    with pytest.raises(
+        InputError, match=r"algorithm.earlier_run is not a setting of fedavg; choose algorithm.name fedagg"
+    ):
         Experiment(algorithm={"name": "fedavg", "earlier_run": "runs/x"})
 
 
@@ -406,7 +409,7 @@ def test_a_run_that_is_begun_anew_reads_it_again(tmp_path: Path) -> None:
         resume(tmp_path / "killed", tell=lambda _: None, **given)
     (tmp_path / "away").rename(tmp_path / "earlier")
     _, told = resumed(tmp_path / "killed", **given)
-    assert told == [f"{tmp_path / 'killed'} has no checkpoint yet: the run restarts from round 1"]
+    assert told == [f"{tmp_path / 'killed'} has no checkpoint yet: the run starts again from round 1"]
     same(tmp_path / "whole", tmp_path / "killed")
 
 

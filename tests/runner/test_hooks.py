@@ -163,7 +163,7 @@ class Early(ClientRule):
 
 def test_a_gradient_without_a_batch_is_refused(toy: str) -> None:
     registry.enrol(method(toy, client=Early, server=registry.find("fedavg").server, about="", cite=""))
-    with pytest.raises(FedkeelError, match="no mini-batch is current"):
+    with pytest.raises(FedkeelError, match="where there is no mini-batch"):
         run(
             Experiment(rounds=1, algorithm=toy),
             data=FederatedData.from_clients(clients(), clients()[0]),

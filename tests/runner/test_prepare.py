@@ -29,7 +29,7 @@ def test_given_objects_are_named_in_the_record() -> None:
 def test_participants_are_checked_against_the_clients_there_are() -> None:
     many = FederatedData.from_arrays(RNG.normal(size=(60, 64)), np.arange(60) % 3, clients=40)
     assert run(Experiment(rounds=1, per_round=30), data=many, model=FLAT[1]).summary["per_round"] == 30
-    with pytest.raises(InputError, match="per_round: 30 is not accepted; accepted: at most clients=20"):
+    with pytest.raises(InputError, match="per_round must be at most clients=20; got 30"):
         run(Experiment(rounds=1, per_round=30))
 
 

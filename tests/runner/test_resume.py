@@ -135,6 +135,22 @@ CASES: dict[str, dict[str, Any]] = {
     "too many chosen": {"algorithm": "fedavg", "schedule": {"over_select": 1.0, "deadline_seconds": 30}},
     "devices that go off": {"algorithm": "fedasync", "fleet": {"availability": 0.5, "availability_period": 30.0}},
     "single precision": {"algorithm": "fedadam", "dtype": "float32"},
+    "a schedule over rounds": {
+        "algorithm": "fedasync",
+        "local": {"schedule": {"kind": "cosine", "warmup": 2}, "momentum": 0.9, "nesterov": True},
+        "finetune": {"epochs": 1},
+    },
+    "a schedule over steps": {
+        "algorithm": "scaffold",
+        "local": {"schedule": {"kind": "cosine", "over": "steps"}, "drop_last": True, "batch_size": 2, "epochs": 2},
+        "finetune": {"epochs": 1},
+    },
+    "bfloat16": {
+        "algorithm": "fedadam",
+        "dtype": "float32",
+        "local": {"precision": "bfloat16"},
+        "executor": "serial",
+    },
     "momentum": {"algorithm": "fedprox", "local": {"momentum": 0.9, "clip_norm": 0.5, "weight_decay": 1e-3}},
 }
 
@@ -279,7 +295,7 @@ def test_a_complete_run_is_left_alone(tmp_path: Path) -> None:
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
-        with pytest.raises(InputError, match="holds no run that was begun"):
+        with pytest.raises(InputError, match="holds no run; name a folder"):
             resume(path)
 
 
@@ -414,9 +430,10 @@ def test_an_edited_experiment(half: Half) -> None:
     whole, folder = half
     path = folder / "experiment.yaml"
     text = path.read_text()
-    for key, value in (("rounds", 9), ("seed", 8)):
+    for key, value in (("rounds", 1), ("seed", 8), ("evaluate_every", 2)):
         path.write_text(yaml.safe_dump({**yaml.safe_load(text), key: value}))
-        with pytest.raises(FedkeelError, match=f"written with {key}=.*, not {value}|other data"):
+        said = f"written with {key}=.*, not {value}|other data|the run is to end before it, with rounds=1"
+        with pytest.raises(FedkeelError, match=said):
             resume(folder, **given())
     path.write_text("rounds: many")
     with pytest.raises(InputError, match="rounds"):
@@ -441,7 +458,7 @@ def test_a_kill_before_the_first_checkpoint(half: Half) -> None:
     whole, folder = half
     shutil.rmtree(folder / "checkpoint")
     _, told = resumed(folder, **given())
-    assert told == [f"{folder} has no checkpoint yet: the run restarts from round 1"]
+    assert told == [f"{folder} has no checkpoint yet: the run starts again from round 1"]
     same(whole, folder)
 
 

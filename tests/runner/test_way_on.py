@@ -129,7 +129,9 @@ def test_any_error_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             yield end
 
     monkeypatch.setattr(Simulation, "rounds", fails)
-    with pytest.raises(FedkeelError, match=r"^a worker died; the last checkpoint is .*round-2; fedkeel\.resume\("):
+    with pytest.raises(
+        FedkeelError, match=r"^a worker died; the last checkpoint is .*round-2; resume with: fedkeel\.resume\("
+    ):
         run(faulty("fedavg", checkpoint={"rounds": 2}), tmp_path / "a", **given())
 
 

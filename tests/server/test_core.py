@@ -345,7 +345,7 @@ def test_a_world_answers_before_it_tells_of_anything_else() -> None:
         ev.Arrived(1.0, order.client, order.job, 0, 8, order, Trip(0.0, 0.0, 1.0, 1.0)) for order in send.orders
     )
     assert kinds(core.on(one)) == ["Collect"]
-    with pytest.raises(FedkeelError, match="Arrived before it has answered with Delivered"):
+    with pytest.raises(FedkeelError, match="must answer with Delivered before anything else; got Arrived"):
         core.on(two)
 
 
@@ -422,7 +422,7 @@ def test_a_world_tells_of_no_more_uploads_than_the_server_has_patience_for() -> 
     world = TestWorld(server("fedavg", per_round=2, schedule={"over_select": 1.0}))
     world.wake()
     assert world.core.patience == 2
-    with pytest.raises(FedkeelError, match="tells of 3 uploads together; accepted: at most 2"):
+    with pytest.raises(FedkeelError, match="must report at most 2 uploads together; got 3"):
         world.tell(together(world, [0, 1, 2], 4.0))
     stream = TestWorld(server({"name": "fedssmu", "ablation": "FA"}))
     stream.wake()

@@ -72,7 +72,7 @@ def test_what_the_server_waits_for_is_let_in_once() -> None:
     door = gate()
     assert door.claim(client=2, job=7, version=3, expected=sent(7, 3), newest=3) is None
     again = door.claim(client=2, job=7, version=3, expected=None, newest=4)
-    assert again == Refusal("duplicate", "job 7 has come before")
+    assert again == Refusal("duplicate", "job 7 has arrived before")
     assert door.claim(client=2, job=7, version=3, expected=sent(9, 4), newest=4) == again
     assert door.claim(client=2, job=9, version=4, expected=sent(9, 4), newest=4) is None
 
@@ -122,11 +122,11 @@ def test_what_is_right_is_let_in() -> None:
 @pytest.mark.parametrize(
     ("w", "expected"),
     [
-        (trained().w[:, 1:], Refusal("wrong shape", f"weights [{LAYOUT.size - 1}], accepted: [{LAYOUT.size}]")),
-        (trained().w[:, :, None], Refusal("wrong shape", f"weights [{LAYOUT.size}, 1], accepted: [{LAYOUT.size}]")),
-        (trained().w[:, :0], Refusal("wrong shape", f"weights [0], accepted: [{LAYOUT.size}]")),
-        (trained().w.float(), Refusal("wrong dtype", "weights of torch.float32, accepted: torch.float64")),
-        (trained().w.long(), Refusal("wrong dtype", "weights of torch.int64, accepted: torch.float64")),
+        (trained().w[:, 1:], Refusal("wrong shape", f"weights must be [{LAYOUT.size}]; got [{LAYOUT.size - 1}]")),
+        (trained().w[:, :, None], Refusal("wrong shape", f"weights must be [{LAYOUT.size}]; got [{LAYOUT.size}, 1]")),
+        (trained().w[:, :0], Refusal("wrong shape", f"weights must be [{LAYOUT.size}]; got [0]")),
+        (trained().w.float(), Refusal("wrong dtype", "weights must be torch.float64; got torch.float32")),
+        (trained().w.long(), Refusal("wrong dtype", "weights must be torch.float64; got torch.int64")),
     ],
 )
 def test_vectors_of_another_kind(w: Tensor, expected: Refusal) -> None:
@@ -164,9 +164,9 @@ def test_norms_out_of_bounds() -> None:
     small, middle, large = norms()
     bound, floor = (middle + large) / 2, (small + middle) / 2
     first, second, third = gate(max_norm=bound, min_norm=floor).judge(orders(), trained())
-    assert first == Refusal("norm", f"{small:g}, accepted: at least {floor:g}")
+    assert first == Refusal("norm", f"it must be at least {floor:g}; got {small:g}")
     assert second is None
-    assert third == Refusal("norm", f"{large:g}, accepted: at most {bound:g}")
+    assert third == Refusal("norm", f"it must be at most {bound:g}; got {large:g}")
     assert gate(max_norm=large * (1 + 1e-12), min_norm=small * (1 - 1e-12)).judge(orders(), trained()) == [None] * 3
 
 
@@ -216,11 +216,14 @@ def test_a_loss_up_to_the_bound_is_no_divergence() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"gate": {"max_norm": 1.0, "min_norm": 2.0}}, r"gate\.min_norm: 2 .* at most gate\.max_norm=1"),
+        ({"gate": {"max_norm": 1.0, "min_norm": 2.0}}, r"gate\.min_norm must be at most gate\.max_norm=1; got 2"),
         ({"gate": {"max_norm": 0.0}}, r"gate\.max_norm"),
         ({"gate": {"diverged": "ignore"}}, r"gate\.diverged"),
-        ({"faults": {"corrupt": 0.1, "corruptions": ["huge"]}}, r"faults\.corruptions: huge .* gate\.max_norm"),
-        ({"faults": {"hang": 0.6, "leave": 0.6}}, r"faults: the chances add up to 1\.2"),
+        (
+            {"faults": {"corrupt": 0.1, "corruptions": ["huge"]}},
+            r"faults\.corruptions: 'huge' needs gate\.max_norm, .*; set gate\.max_norm",
+        ),
+        ({"faults": {"hang": 0.6, "leave": 0.6}}, r"faults: hang, .* corrupt must add up to at most 1, .*; got 1\.2$"),
         ({"faults": {"corrupt": 0.1, "corruptions": []}}, r"faults\.corruptions"),
         ({"faults": {"corrupt": 0.1, "corruptions": ["odd"]}}, r"faults\.corruptions"),
     ],
@@ -364,7 +367,7 @@ def test_a_run_of_which_everything_is_refused(name: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", ["fedavg", "fedssmu"])
 def test_rounds_that_are_all_refused_starve_the_server_in_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "STARVED", 20)
-    with pytest.raises(FedkeelError, match="starves: 20 rounds in a row came to nothing"):
+    with pytest.raises(FedkeelError, match="starves: 20 rounds in a row brought no update"):
         watch(experiment(name, gate={"max_norm": 1e-9}, rounds=30, evaluate_every=100))
 
 
@@ -434,5 +437,5 @@ def test_what_a_rule_makes_of_good_updates_is_looked_at_too(monkeypatch: pytest.
         return after, weights
 
     monkeypatch.setattr(type(rule), "aggregate", spoilt)
-    with pytest.raises(DivergenceError, match="round 1: the global model holds numbers that are infinite or none"):
+    with pytest.raises(DivergenceError, match="round 1: the global model holds NaN or infinite numbers"):
         federation.train("fedavg", rounds=1)

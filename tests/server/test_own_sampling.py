@@ -92,19 +92,19 @@ def test_what_it_is_given_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("many", "sampling: own_draws:many drew 3 clients; accepted: at most 2"),
-        ("twice", "drew client 1 twice; accepted: each once"),
-        ("outside", "drew client 6; accepted: 0 to 5"),
-        ("negative", "drew client -1; accepted: 0 to 5"),
-        ("busy", "drew client 2, who is at work or off; accepted: clients that are free"),
-        ("empty", "drew client 5, who has no data"),
-        ("floats", "returned [0.5]; accepted: client numbers"),
-        ("mask", "accepted: client numbers"),
-        ("nothing", "returned None; accepted: client numbers"),
-        ("none", "drew nobody; accepted: at least one of the clients that are free"),
-        ("zero_times", "returned the draws [1, 0]; accepted: 1 or more for each client"),
-        ("fewer", "returned the draws [1]; accepted: 1 or more for each client"),
-        ("fails", "sampling: own_draws:fails failed (ValueError: no draw today)"),
+        ("many", "sampling: own_draws:many must draw at most 2 clients; got 3"),
+        ("twice", "drew client 1 twice; return each client once"),
+        ("outside", "must draw clients from 0 to 5; got 6"),
+        ("negative", "must draw clients from 0 to 5; got -1"),
+        ("busy", "drew client 2, which is at work or off; draw free clients only"),
+        ("empty", "drew client 5, which has no data; draw free clients only"),
+        ("floats", "must return client numbers; got [0.5]"),
+        ("mask", "must return client numbers; got array([ True, "),
+        ("nothing", "must return client numbers; got None"),
+        ("none", "drew no client; return at least one of the free clients"),
+        ("zero_times", "must return 1 or more draws for each client; got [1, 0]"),
+        ("fewer", "must return 1 or more draws for each client; got [1]"),
+        ("fails", "sampling: own_draws:fails failed (own_draws.py, line 28, in fails: ValueError: no draw today)"),
     ],
 )
 def test_what_is_no_draw_is_told(name: str, said: str) -> None:
@@ -118,10 +118,11 @@ def test_what_is_no_draw_is_told(name: str, said: str) -> None:
     [
         ("own_draws:nix", "sampling: 'own_draws:nix' cannot be imported"),
         ("nowhere:x", "No module named 'nowhere'"),
-        ("own_draws:number", "own_draws:number is 3; accepted: a function number(sizes, count, free, rng)"),
-        ("own_draws:three", "own_draws:three(sizes, count, free) is not accepted (too many positional arguments)"),
-        ("own_draws:five", "(missing a required argument: 'more'); accepted: a function five(sizes, count, free, rng)"),
-        ("unifrom", "sampling: 'unifrom' is not accepted; accepted: uniform, scheme1 or module:function"),
+        ("own_draws:number", "own_draws:number must be a function number(sizes, count, free, rng); got 3"),
+        ("own_draws:three", "a function three(sizes, count, free, rng); got three(sizes, count, free) (too many posi"),
+        ("own_draws:five", "must be a function five(sizes, count, free, rng); got five(sizes, count, free, rng, more)"),
+        ("own_draws:five", "(missing a required argument: 'more')"),
+        ("unifrom", "sampling must be one of uniform, scheme1 or module:function; got 'unifrom'"),
     ],
 )
 def test_bad_descriptions_are_told_before_anything_else(name: str, said: str) -> None:

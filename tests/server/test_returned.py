@@ -65,34 +65,38 @@ def asking(_: ServerState) -> Any:
     yield {"q": 1}
 
 
-PAIR = r"accepted: a pair \(ServerState, "
+PAIR = r"must return a pair \(ServerState, "
 CASES: list[tuple[str, Any, str]] = [
-    ("init", lambda w: w, r"returned a tensor \[\d+\] of float64; accepted: a ServerState"),
+    ("init", lambda w: w, r"must return a ServerState; got a tensor \[\d+\] of float64"),
     (
         "init",
         lambda w: ServerState(w.float()),
-        r"returned a ServerState whose w is .* of float32; accepted: .* float64",
+        r"must return a ServerState whose w is .* float64; got .* of float32",
     ),
-    ("aggregate", lambda state, _: state, rf"returned a ServerState; {PAIR}a tensor \[m\]"),
-    ("aggregate", lambda *_: None, rf"returned None; {PAIR}"),
-    ("aggregate", lambda state, shares: (state.w, shares), rf"returned \(a tensor \[{D}\] of float64, .*; {PAIR}"),
+    ("aggregate", lambda state, _: state, rf"{PAIR}a tensor \[m\] .*; got a ServerState"),
+    ("aggregate", lambda *_: None, rf"{PAIR}.*; got None"),
+    ("aggregate", lambda state, shares: (state.w, shares), rf"{PAIR}.*; got \(a tensor \[{D}\] of float64, "),
     (
         "aggregate",
         lambda state, shares: (replace(state, w=state.w[None]), shares),
-        rf"returned a ServerState whose w is a tensor \[1, {D}\] of float64; accepted: a tensor \[D\] as before",
+        rf"a ServerState whose w is a tensor \[D\] as before, .*; got a tensor \[1, {D}\] of float64",
     ),
-    ("aggregate", lambda state, shares: (replace(state, w=state.w.float()), shares), "whose w is .* of float32; "),
-    ("aggregate", lambda state, shares: (state, shares[1:]), rf"weights a tensor \[.*; accepted: .* \[{PER_ROUND}\]"),
-    ("aggregate", lambda state, shares: (state, shares[:, None]), rf"weights a tensor \[{PER_ROUND}, 1\] of"),
-    ("aggregate", lambda state, shares: (state, shares.tolist()), r"weights .*; accepted: a tensor \[m\]"),
-    ("receive", lambda state, _: state, rf"returned a ServerState; {PAIR}Receipt\)"),
-    ("receive", lambda state, _: (state, 1.0), rf"returned \(a ServerState, 1.0\); {PAIR}Receipt\)"),
-    ("receive", lambda state, receipt: (replace(state, w=state.w[:1]), receipt), r"whose w is a tensor \[1\] of"),
-    ("plan", lambda _: None, rf"returned None; {PAIR}Brief\)"),
-    ("plan", lambda state: (state, {}), rf"returned \(a ServerState, a dict\); {PAIR}Brief\)"),
-    ("plan", lambda state: (replace(state, w=state.w.float()), Brief()), "whose w is .* of float32"),
-    ("plan", asking, "yielded a dict with q: 1; accepted: a Brief"),
-    ("close", lambda _: None, "returned None; accepted: a ServerState"),
+    (
+        "aggregate",
+        lambda state, shares: (replace(state, w=state.w.float()), shares),
+        "whose w is .*; got .* of float32",
+    ),
+    ("aggregate", lambda state, shares: (state, shares[1:]), rf"weights as a tensor .* \[{PER_ROUND}\]; got a tensor"),
+    ("aggregate", lambda state, shares: (state, shares[:, None]), rf"weights .*; got a tensor \[{PER_ROUND}, 1\] of"),
+    ("aggregate", lambda state, shares: (state, shares.tolist()), r"weights as a tensor \[m\], .*; got \("),
+    ("receive", lambda state, _: state, rf"{PAIR}Receipt\); got a ServerState"),
+    ("receive", lambda state, _: (state, 1.0), rf"{PAIR}Receipt\); got \(a ServerState, 1.0\)"),
+    ("receive", lambda state, receipt: (replace(state, w=state.w[:1]), receipt), r"whose w .*; got a tensor \[1\] of"),
+    ("plan", lambda _: None, rf"{PAIR}Brief\), .*; got None"),
+    ("plan", lambda state: (state, {}), rf"{PAIR}Brief\), .*; got \(a ServerState, a dict\)"),
+    ("plan", lambda state: (replace(state, w=state.w.float()), Brief()), "whose w is .*; got .* of float32"),
+    ("plan", asking, "must yield a Brief; got a dict with q: 1"),
+    ("close", lambda _: None, "must return a ServerState; got None"),
 ]
 
 

@@ -137,7 +137,7 @@ def test_runs_have_a_reference(tmp_path: Path) -> None:
     paths = written(tmp_path, prox, {**prox, "seed": 1}, {}, {"seed": 1})
     assert [line.sentence for line in lines(gather(paths))] == ["equal to fedavg in 2 of 2 seeds", "the reference"]
     assert gather(paths, reference="fedprox").measure.reference == "fedprox"
-    with pytest.raises(InputError, match="reference: mine is no variant; accepted: fedprox, fedavg"):
+    with pytest.raises(InputError, match="reference: mine is not a variant; choose one of fedprox, fedavg"):
         gather(paths, reference="mine")
     assert gather(paths[:2]).measure.reference is None
 
@@ -165,10 +165,10 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "planned").mkdir()
     (tmp_path / "planned" / PLAN).write_text("{")
     for paths, sentence in (
-        ([tmp_path / "none"], "none: there is no such folder; accepted: a run folder or a comparison"),
+        ([tmp_path / "none"], "none: there is no such folder; name a run folder or a comparison"),
         (
             [run, tmp_path / "empty"],
-            "empty holds neither a run nor a comparison; accepted: a folder made by fedkeel run",
+            "empty holds neither a run nor a comparison; name a folder made by fedkeel run",
         ),
         ([run, tmp_path / "planned"], "comparison.json is missing or damaged"),
         ([tmp_path / "planned"], "comparison.json is missing or damaged"),

@@ -75,7 +75,7 @@ def test_runs_go_on_side_by_side_and_stop_with_a_checkpoint_when_that_is_asked_f
             stop.asked = len(moved) == 2
 
     watch = Watch(act)
-    with pytest.raises(StoppedError, match="stopped; 2 of 2 runs are left, and the same command goes on from here"):
+    with pytest.raises(StoppedError, match="stopped; 2 of 2 runs are left, and the same command continues from here"):
         execute(plan.cases, tmp_path / "a", jobs=2, watch=watch, stop=stop)
     assert {each.state for each in watch.ended.values()} == {"stopped"}
     assert not stop.heard
@@ -174,8 +174,12 @@ def test_a_worker_that_is_killed_between_runs_costs_none(tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("name", "code", "sentence"),
     [
-        ("mistaken", "raise RuntimeError('my own mistake')", "mistaken:draw failed (RuntimeError: my own mistake)"),
-        ("leaving", "raise SystemExit(5)", "leaving:draw failed (SystemExit: 5)"),
+        (
+            "mistaken",
+            "raise RuntimeError('my own mistake')",
+            "draw failed (mistaken.py, line 2, in draw: RuntimeError: my own mistake)",
+        ),
+        ("leaving", "raise SystemExit(5)", "leaving:draw failed (leaving.py, line 2, in draw: SystemExit: 5)"),
         ("crashing", "import os; os._exit(7)", "its process ended with code 7"),
     ],
 )
@@ -263,13 +267,13 @@ def test_a_rehearsal_tells_what_runs_take_and_leaves_nothing(tmp_path: Path) -> 
 
 def test_what_cannot_be_is_refused_before_the_first_run(tmp_path: Path) -> None:
     plan = comparison_of([*OPEN, "partition={kind: shards, shards_per_client: 50}"], ["fedavg"], [0])
-    with pytest.raises(InputError, match=r"^fedavg: partition.*accepted"):
+    with pytest.raises(InputError, match=r"^fedavg: partition.*; "):
         execute(plan.cases, tmp_path)
     assert not (tmp_path / "runs").exists()
     settled_one = comparison_of(
         [*OPEN, "partition={kind: shards, shards_per_client: 50}", "executor=serial"], ["fedavg"], [0]
     )
-    with pytest.raises(InputError, match=r"^fedavg: partition.*accepted"):
+    with pytest.raises(InputError, match=r"^fedavg: partition.*; "):
         execute(settled_one.cases, tmp_path)
     execute(settled_one.cases, tmp_path, estimate=False)
     assert states(settled_one, tmp_path) == {"fedavg-seed0": "failed"}
@@ -306,9 +310,7 @@ def test_a_second_command_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 
     def again(event: Event) -> None:
         if isinstance(event, Begun):
-            with pytest.raises(
-                InputError, match="is in use; accepted: another folder, or this one when the other"
-            ) as error:
+            with pytest.raises(InputError, match="is in use; choose another folder, or wait until the other") as error:
                 execute(plan.cases, tmp_path)
             told.append(str(error.value))
 

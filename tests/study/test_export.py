@@ -86,7 +86,8 @@ def test_the_name_of_a_file_says_its_format_unless_one_is_asked_for(tmp_path: Pa
     assert export(found, tmp_path / "deep" / "t.md").read_text() == markdown(found)
     assert export(found, tmp_path / "t.txt", form="csv").read_text() == as_csv(columns(found))
     with pytest.raises(
-        InputError, match=r"out: t.txt has no ending that says a format; accepted: .csv, .parquet, .tex, .md"
+        InputError,
+        match=r"out: t.txt does not end in the name of a format; use .csv, .parquet, .tex, .md, or give --format",
     ):
         export(found, tmp_path / "t.txt")
 
@@ -94,7 +95,7 @@ def test_the_name_of_a_file_says_its_format_unless_one_is_asked_for(tmp_path: Pa
 @pytest.mark.parametrize("what", ["runs", "history"])
 @pytest.mark.parametrize("form", ["latex", "markdown"])
 def test_only_tables_are_typeset(what: What, form: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"format: {form} is not accepted for {what}; accepted: csv or parquet"):
+    with pytest.raises(InputError, match=f"format must be csv or parquet for {what}; got {form}"):
         told(gathered(tmp_path), what, form)  # type: ignore[arg-type]
 
 
@@ -102,7 +103,7 @@ def test_only_tables_are_typeset(what: What, form: str, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told(name: str, tmp_path: Path) -> None:
     found = gathered(tmp_path)
     (tmp_path / name).mkdir()
-    with pytest.raises(InputError, match=r"cannot be written .*; accepted: a file that can"):
+    with pytest.raises(InputError, match=r"cannot be written .*; choose another file"):
         export(found, tmp_path / name)
     assert [path.name for path in tmp_path.glob("*.partial")] == []
 

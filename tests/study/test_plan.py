@@ -61,42 +61,44 @@ def test_every_name_is_that_of_a_folder_inside(odd: str) -> None:
 
 
 def test_two_runs_with_one_name_are_refused() -> None:
-    with pytest.raises(InputError, match=r"two runs are called a-b-seed0 \(variant a b, seed 0\); accepted: another"):
+    with pytest.raises(
+        InputError, match=r"two runs are called a-b-seed0 \(variant a b, seed 0\); give one of them another name$"
+    ):
         Comparison("t", cross(BASE, {"": []}, {"a b": [], "a-b": ["local.lr=0.1"]}, [0]), Measure())
     with pytest.raises(InputError, match="two runs are called X"):  # one folder where names have no case
         Comparison("t", (case("X"), case("x", "b")), Measure())
 
 
 def test_plans_have_runs_but_not_too_many() -> None:
-    with pytest.raises(InputError, match="it has no runs; accepted: at least one"):
+    with pytest.raises(InputError, match="it has no runs; give at least one"):
         Comparison("t", (), Measure())
     one = case("x")
     many = tuple(Case(f"x{n}", "", "x", n, one.experiment) for n in range(10_001))
-    with pytest.raises(InputError, match="10,001 runs are not accepted; accepted: at most 10,000"):
+    with pytest.raises(InputError, match="must have at most 10,000 runs; got 10,001"):
         Comparison("t", many, Measure())
     assert len(Comparison("t", many[:-1], Measure()).cases) == 10_000
 
 
 def test_the_reference_is_one_of_the_variants() -> None:
-    with pytest.raises(InputError, match="reference: c is no variant of this comparison; accepted: a, b"):
+    with pytest.raises(InputError, match=r"reference: c is not a variant; choose one of a, b$"):
         Comparison("t", (case("x"), case("y", "b")), Measure(reference="c"))
 
 
 @pytest.mark.parametrize("target", [0.0, -0.1, 1.01, 70.0, float("nan")])
 def test_a_target_is_an_accuracy(target: float) -> None:
-    with pytest.raises(InputError, match=r"target: .* is not accepted; accepted: an accuracy above 0 and at most 1"):
+    with pytest.raises(InputError, match=r"target must be an accuracy above 0 and at most 1; got "):
         Measure(target=target)
 
 
 def test_errors_say_which_variant_in_which_scene() -> None:
-    with pytest.raises(InputError, match=r"v in s: local.nope: 'nope' is not a setting; accepted: batch_size"):
+    with pytest.raises(InputError, match=r"v in s: local.nope is not a setting; .*batch_size"):
         cross(BASE, {"s": []}, {"v": ["local.nope=1"]}, [0])
-    with pytest.raises(InputError, match=r"^v: override 'junk' is not accepted; accepted: key=value"):
+    with pytest.raises(InputError, match=r"^v: a setting must be key=value, .*; got 'junk'"):
         cross(BASE, {"": []}, {"v": ["junk"]}, [0])
 
 
 def test_a_seed_among_the_settings_is_refused() -> None:
-    with pytest.raises(InputError, match="seed: seed=3 is not accepted here; accepted: --seeds, or seeds in the file"):
+    with pytest.raises(InputError, match="seed=3 cannot be set here; use --seeds, or seeds in the file"):
         cross(BASE, {"": ["seed=3"]}, {"v": []}, [0])
 
 

@@ -81,7 +81,7 @@ def test_tiny_says_what_is_smaller_and_what_stands_in() -> None:
     (cell, *_) = planned("fedlga/table5", "tiny", ["cifar100"])[0].cells
     experiment = cell.cases[0].experiment
     assert experiment.dataset.name == "fedkeel.study.papers.standin:cifar100"
-    assert cell.smaller == ("300 -> 2 rounds", "50 -> 10 clients", "10 -> 2 clients a round", "5 -> 2 local epochs")
+    assert cell.smaller == ("300 -> 2 rounds", "50 -> 10 clients", "10 -> 2 clients per round", "5 -> 2 local epochs")
     assert cell.stand_in == "random images, 3 x 32 x 32, 100 classes; accuracy means nothing"
     assert (experiment.fleet.rho, experiment.fleet.tau_max) == (0.5, 1)
     assert not cell.left_out
@@ -144,7 +144,7 @@ def test_other_seeds_can_be_chosen() -> None:
 
 
 def test_words_that_no_row_has_are_refused() -> None:
-    with pytest.raises(InputError, match="no row has mnist and vgg11; accepted: words of these: mnist"):
+    with pytest.raises(InputError, match="no row has mnist and vgg11; choose words of these rows: mnist"):
         planned("fedagg-journal/table3", "tiny", ["mnist", "vgg11"])
 
 
@@ -363,7 +363,7 @@ def test_the_list_names_every_table_and_figure() -> None:
     told = invoke("--list")
     for paper in catalogue.papers():
         assert all(item.path in told for item in paper.items)
-    assert "21 tables and 46 figures; 51 items" in told
+    assert "21 tables and 46 figures; 51 of these items are results" in told
 
 
 def test_what_is_no_result_is_told_in_a_sentence() -> None:
@@ -376,7 +376,7 @@ def test_a_rehearsal_counts_rows_and_runs() -> None:
     told = invoke("fedagg-journal/table3", "fedagg-journal/table5", "--scale", "full", "--dry-run", "--rows", "linear")
     assert "fedagg-journal/table3 4 0 72 " in told
     assert "fedagg-journal/table5 2 0 30 " in told
-    assert "84 runs in all" in told
+    assert "84 runs in total" in told
 
 
 def test_the_command_draws_the_heat_maps_of_data(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def test_runs_are_compared_where_the_shortest_ends(tmp_path: Path) -> None:
     assert found.limits == {"": 3.0}
     assert (of(found, "a").value, of(found, "b").value) == (0.3, 0.15)
     assert found.notes == (
-        "compared at 3 rounds, where a (seed 0) ended; what came later does not count: b went on to 5 rounds (to "
-        "compare elsewhere, set as many rounds for all)",
+        "compared at 3 rounds, where a (seed 0) ended; later results do not count, though b went on to 5 rounds (to "
+        "compare later, set as many rounds for all)",
     )
 
 
@@ -137,8 +137,8 @@ def test_a_run_that_ended_before_the_place_asked_for_is_told(tmp_path: Path) -> 
     runs = {("a", 0): [row(n, 0.1) for n in range(1, 9)], ("b", 3): [row(1, 0.1), row(2, 0.2)]}
     found = gathered(tmp_path, runs, Measure("time", until=60.0))
     assert found.notes == (
-        "compared at 20 virtual seconds, where b (seed 3) ended, not at 60 virtual seconds: with more rounds, it would "
-        "go on till then",
+        "compared at 20 virtual seconds, where b (seed 3) ended, not at 60 virtual seconds; with more rounds, it would "
+        "continue until then",
     )
     (shorter := {**runs}).pop(("b", 3))
     assert gathered(tmp_path / "other", shorter, Measure("time", until=60.0)).notes == ()
@@ -161,7 +161,7 @@ def test_where_runs_stopped_at_their_target_accuracies_are_not_compared(tmp_path
     write_run(tmp_path / "runs" / "whole-0", [row(n, n / 20) for n in range(1, 9)], stops)
     found = collect(plan, tmp_path)
     assert (found.limits, found.stopped) == ({"": inf}, {""})
-    assert found.notes == ("runs stopped at their target, so that accuracies are not compared, only what it took",)
+    assert found.notes == ("runs stopped at their target, so accuracies are not compared, only what it took",)
     assert all(line.standing == "" and line.difference is None for line in lines(found))
     assert (of(found, "stopped").value, of(found, "whole").value) == (0.6, 0.4)
     assert (of(found, "stopped").rounds_to_target, of(found, "whole").rounds_to_target) == (2, None)
@@ -202,20 +202,24 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("summary.json", "{", r"is damaged \(summary.json cannot be read: JSONDecodeError\); accepted: a folder made"),
-        ("summary.json", "[]", r"is damaged \(summary.json holds no summary\); accepted: a folder made by fedkeel run"),
+        (
+            "summary.json",
+            "{",
+            r"is damaged \(summary.json cannot be read: JSONDecodeError\); delete it to run it again",
+        ),
+        ("summary.json", "[]", r"is damaged \(summary.json holds no summary\); delete it to run it again"),
         (
             "history.jsonl",
             "",
-            r"is damaged \(history.jsonl has no row\); accepted: .* \(delete this one to run",
+            r"is damaged \(history.jsonl has no row\); delete it to run it again, or name another one",
         ),
         ("summary.json", '{"final_accuracy": 0.7}', r"is damaged \(history.jsonl does not end as summary.json says\)"),
         ("experiment.yaml", None, r"is damaged \(experiment.yaml is missing\)"),
         ("history.jsonl", '{"round": 1}\n', r"history.jsonl is damaged \(KeyError: 'virtual_seconds'"),
         ("history.jsonl", '{"round": 1, "virtual_seconds": "x"}\n', r"history.jsonl is damaged \(ValueError"),
         ("history.jsonl", "junk\n", "history.jsonl is damaged .line 1: it is no row"),
-        ("experiment.yaml", "[", "run folder .*: experiment file .*: not valid YAML"),
-        ("run.json", "{}", "run.json is damaged; accepted: a folder made by fedkeel run"),
+        ("experiment.yaml", "[", "run folder .*: experiment file .* is not valid YAML; line 1"),
+        ("run.json", "{}", "run.json is damaged; use a copy of the folder, or run the experiment again"),
     ],
 )
 def test_a_damaged_run_is_told(name: str, text: str | None, sentence: str, tmp_path: Path) -> None:

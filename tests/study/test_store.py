@@ -44,14 +44,12 @@ def test_a_comparison_may_grow_but_not_change(tmp_path: Path) -> None:
     store.keep(small(algorithms=["fedavg", "fedprox"], seeds=[0, 1]))
     assert len(store.plan().cases) == 4
     before = content(tmp_path)
-    with pytest.raises(
-        InputError, match=r"belongs to another comparison \(the run fedavg-seed1 of that is not in this"
-    ):
+    with pytest.raises(InputError, match=r"belongs to another comparison \(its run fedavg-seed1 is not part of this"):
         store.keep(plan)
     other = small("local.lr=0.5", algorithms=["fedavg", "fedprox"], seeds=[0, 1])
     with pytest.raises(
         InputError,
-        match=r"out: .* belongs to another .*fedavg-seed0 has local.lr=0.05, not 0.5\); accepted: another fo",
+        match=r"out: .* belongs to another .*fedavg-seed0 has local.lr=0.05, not 0.5\); choose another fo",
     ):
         store.keep(other)
     assert content(tmp_path) == before
@@ -66,11 +64,11 @@ def test_the_same_runs_may_be_compared_in_another_way(tmp_path: Path) -> None:
 
 def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(InputError, match="holds something else; accepted: a new or empty folder, or that of this comp"):
+    with pytest.raises(InputError, match="holds something else; choose a new or empty folder, or that of this comp"):
         Store(tmp_path).keep(small())
     assert content(tmp_path) == {"thesis.tex": b"precious"}
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"out: .*file is a file; accepted: a folder"):
+    with pytest.raises(InputError, match=r"out must be a folder; got the file .*file$"):
         Store(tmp_path / "file").keep(small())
 
 
@@ -140,7 +138,7 @@ def damaged(change: Any) -> str:
 def test_a_damaged_plan_is_told_and_left_alone(text: str, tmp_path: Path) -> None:
     (tmp_path / PLAN).write_text(text)
     with pytest.raises(
-        InputError, match=r"comparison.json is missing or damaged \(.*; accepted: a folder made by fedke"
+        InputError, match=r"comparison.json is missing or damaged \(.*; name a folder made by fedkeel compare"
     ):
         Store(tmp_path).plan()
     with pytest.raises(InputError, match="damaged"):
@@ -152,7 +150,7 @@ def test_a_plan_of_a_later_version_is_told(tmp_path: Path) -> None:
     Store(tmp_path).keep(small())
     told = json.loads((tmp_path / PLAN).read_text())
     (tmp_path / PLAN).write_text(json.dumps({**told, "schema": 99, "fedkeel": "7.0"}))
-    with pytest.raises(InputError, match=r"fedkeel 7.0 wrote it; accepted: that version"):
+    with pytest.raises(InputError, match=r"fedkeel 7.0 wrote it, .*; install that version"):
         Store(tmp_path).plan()
 
 
@@ -198,7 +196,7 @@ def test_executors_that_cannot_be_read_are_settled_anew(text: str, tmp_path: Pat
 def test_only_one_command_at_a_time_runs_something_in_a_folder(tmp_path: Path) -> None:
     with (
         Store(tmp_path).alone(),
-        pytest.raises(InputError, match="is in use; accepted: another folder, or this one"),
+        pytest.raises(InputError, match="is in use; choose another folder, or wait"),
         Store(tmp_path).alone(),
     ):
         pass
@@ -223,5 +221,5 @@ def test_runs_of_changed_code_are_not_mixed(tmp_path: Path, monkeypatch: pytest.
     write_run(store.folder("fedavg-seed0"), [row(1, 0.5)])
     store.keep(plan)
     code.write_text("def draw(sizes, count, free, rng):\n    return list(range(1, count + 1))\n")
-    with pytest.raises(InputError, match="holds runs of another version of drawing; accepted: another folder"):
+    with pytest.raises(InputError, match="holds runs of another version of drawing; choose another folder"):
         store.keep(plan)

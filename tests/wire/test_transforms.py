@@ -138,13 +138,15 @@ def test_what_overflows_is_refused_by_the_gate(executor: str) -> None:
 
 
 def test_clients_without_weights_have_nothing_to_clip() -> None:
-    with pytest.raises(InputError, match="wire: clip is not accepted with fedgh, whose clients send no weights"):
+    with pytest.raises(
+        InputError, match="wire=clip needs clients that send weights, and those of fedgh send none; remove it"
+    ):
         Experiment(algorithm="fedgh", wire=[CLIP])
     assert Experiment(algorithm="fedgh", wire=["cast"]).wire == (Cast(),)
 
 
 def test_a_transform_without_a_kind_is_told() -> None:
-    with pytest.raises(InputError, match=r"wire: \{'norm': 3\} has no kind; accepted: kind: cast or kind: clip"):
+    with pytest.raises(InputError, match=r"wire: \{'norm': 3\} has no kind; add kind: cast or kind: clip"):
         Experiment(wire=[{"norm": 3}])
 
 

@@ -221,7 +221,7 @@ def test_without_a_deadline_a_hanging_device_is_only_late(pace: str, tmp_path: P
 
 @pytest.mark.parametrize("pace", PACES)
 def test_when_all_have_left_the_server_starves(pace: str, tmp_path: Path) -> None:
-    with pytest.raises(FedkeelError, match=r"starves: all devices that have data had left for good by .*faults\.leave"):
+    with pytest.raises(FedkeelError, match=r"starves: all devices that have data had left for good by .*; .*s\.leave"):
         go(tmp_path / "a", pace, faults={"leave": 1.0}, schedule={}, fleet={"uplink_mbps": None})
     told = books(tmp_path / "a")
     told.check()
@@ -236,7 +236,7 @@ def test_links_that_lose_everything_starve_the_server(
     pace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "STARVED", 20)
-    with pytest.raises(FedkeelError, match=r"starves: \d+ (rounds|jobs) in a row came to nothing"):
+    with pytest.raises(FedkeelError, match=r"starves: \d+ (rounds|jobs) in a row brought no update"):
         go(tmp_path / "a", pace, faults={"lost_upload": 1.0}, schedule={}, rounds=100, evaluate_every=1000)
 
 

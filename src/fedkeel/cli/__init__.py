@@ -14,9 +14,10 @@ from fedkeel.cli.exits import guarded
 app = typer.Typer(
     name="fedkeel",
     help="Federated learning across unequal clients.",
-    epilog="Exit codes: 0 done, 2 bad input, 3 training diverged, 130 interrupted (143 by SIGTERM), 1 anything else. "
-    "--debug anywhere shows the traceback of an error.",
+    epilog="Exit codes: 0 success, 2 wrong input, 3 training diverged, 75 time limit reached (resume the run), "
+    "130 interrupted (143 by SIGTERM), 1 any other error. Add --debug to any command to see the traceback of an error.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -35,7 +36,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -61,10 +61,10 @@ def _fedkeel() -> Iterator[Finding]:
     installed = _version("fedkeel")
     values = {"version": version, "path": place, "installed": installed}
     if installed in (version, None):
-        note = "" if installed else ", not installed but found on Python's path"
+        note = "" if installed else ", not installed, but found on Python's path"
         yield Finding("fedkeel", "ok", f"{version} ({place}){note}", values)
     else:
-        told = f"{version} ({place}), but {installed} is installed: install it again"
+        told = f"{version} ({place}), but version {installed} is installed; install it again"
         yield Finding("fedkeel", "warning", told, values)
 
 
@@ -84,12 +84,12 @@ def _machine() -> Iterator[Finding]:
     yield Finding("processor", "ok", f"{name}, {platform.machine()}", {"name": name, "machine": platform.machine()})
     limit = limits()
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    told = f"{mine} of {os.cpu_count()} may be used"
+    told = f"{mine} of {os.cpu_count()} can be used"
     tight = limit.cores is not None and limit.cores < mine
     if limit.cores is not None:
         told += f", a limit (cgroup) allows {limit.cores:g}"
     if limit.cores is not None and tight:
-        told += f": executor.workers={max(1, int(limit.cores))} is faster"
+        told += f"; executor.workers={max(1, int(limit.cores))} is faster"
     values = {"usable": mine, "all": os.cpu_count(), "limit": limit.cores}
     yield Finding("cores", "warning" if tight else "ok", told, values)
     free = free_bytes()
@@ -98,7 +98,7 @@ def _machine() -> Iterator[Finding]:
     if limit.memory is not None:
         told += f", a limit (cgroup) allows {limit.memory / 1e9:.3g} GB"
     little = min(free, limit.memory or free) < LITTLE_MEMORY
-    told += ": large models will not fit" if little else ""
+    told += "; large models will not fit" if little else ""
     values = {"free": free, "all": whole, "limit": limit.memory}
     yield Finding("memory", "warning" if little else "ok", told, values)
 
@@ -126,7 +126,7 @@ def _compiler() -> Iterator[Finding]:
     given = shlex.split(os.environ.get("CXX", ""))
     command = given or [name for name in ("c++", "g++", "clang++") if shutil.which(name)][:1]
     if not command:
-        told = "none found (c++, g++, clang++, $CXX); native kernels are built with one"
+        told = "none found (c++, g++, clang++, $CXX); one is needed to build the native kernels"
         yield Finding("C++ compiler", "optional", told, {"command": None})
         return
     values = {"command": shlex.join(command)}
@@ -158,7 +158,7 @@ def _cache() -> Iterator[Finding]:
     told = f"{folder}, {size / 1e6:,.1f} MB: {_list(names, 'no data sets')}"
     values = {"path": str(folder), "bytes": size, "data_sets": names, "writable": writable}
     if not writable:
-        told += "; it cannot be written, set FEDKEEL_DATA to get more data sets"
+        told += "; it cannot be written to, so set FEDKEEL_DATA to another folder to get more data sets"
     yield Finding("data cache", "ok" if writable else "warning", told, values)
     choices = folder / "executors"
     count = len([*choices.glob("*.json")])

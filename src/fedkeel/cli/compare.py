@@ -25,33 +25,44 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 Algorithms = Annotated[
-    str | None, typer.Option(metavar="A,B,...", help="Methods to compare; they replace the file's `algorithm`.")
+    str | None,
+    typer.Option(metavar="A,B,...", help="The methods to compare. They replace the `algorithm` of the file."),
 ]
-Seeds = Annotated[str | None, typer.Option(metavar="S,S,...", help="Seeds: 0,1,2 or 0-4.")]
+Seeds = Annotated[str | None, typer.Option(metavar="S,S,...", help="The seeds, such as 0,1,2 or 0-4.")]
 Vary = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=V,V,...", help="Compare under each of these values, too; may be given several times."),
+    typer.Option(metavar="KEY=V,V,...", help="Also compare under each of these values. It can be given several times."),
 ]
 At = Annotated[
     Literal["time", "rounds", "uploads", "bytes"] | None,
     typer.Option(
-        help="Compare runs at equal virtual time, rounds, uploads or bytes. Default: time, if a method is "
-        "asynchronous; otherwise rounds."
+        help="Compare runs at equal virtual time, rounds, uploads or bytes. The default is time if a method is "
+        "asynchronous, and rounds otherwise."
     ),
 ]
 Target = Annotated[
-    float | None, typer.Option(help="A value of the metric: also tell what it took to get there.")
+    float | None, typer.Option(help="A value of the metric. The table also shows what it took to reach it.")
 ]
 Metric = Annotated[
     str | None,
-    typer.Option(help="The metric by which runs are compared. Default: the first one of the experiment."),
+    typer.Option(help="The metric by which runs are compared. The default is the first metric of the experiment."),
 ]
 Reference = Annotated[
-    str | None, typer.Option(help="The variant that others are compared with. Default: fedavg, or the first.")
+    str | None,
+    typer.Option(help="The variant with which the others are compared. The default is fedavg, or the first one."),
 ]
-Out = Annotated[Path | None, typer.Option(help="The folder. Default: one in runs/, the same for the same command.")]
-Jobs = Annotated[int | None, typer.Option(min=1, max=1024, help="Runs at a time. Default: one per core.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell which runs there would be, and what they take.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder of the results. The default is a folder in runs/, the same one for the same command."
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="The number of runs at a time. The default is one per core.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show which runs there would be, and how long they would take.")
+]
 Sinks = Annotated[
     list[str] | None, typer.Option("--sink", metavar="NAME", help="Also log to tensorboard, mlflow or wandb.")
 ]
@@ -68,7 +79,7 @@ def compare(
     algorithms: Algorithms = None,
     seeds: Seeds = None,
     vary: Vary = None,
-    only: Annotated[str | None, typer.Option(metavar="A;B;...", help="Some of the file's variants.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="A;B;...", help="Run only these variants of the file.")] = None,
     at: At = None,
     target: Target = None,
     reference: Reference = None,
@@ -78,9 +89,9 @@ def compare(
     dry_run: DryRun = False,
     sink: Sinks = None,
 ) -> None:
-    """Run methods over seeds on the same data and devices, and compare them: a table and a report.
+    """Compare methods over several seeds, on the same data and devices, in a table and a report.
 
-    The same command goes on after an interruption, and does not repeat what is finished.
+    After an interruption, the same command continues and does not repeat finished runs.
     """
     with importing():
         from fedkeel.study.files import StudyFile, comparison
@@ -88,14 +99,13 @@ def compare(
     file, settings = sorted_out(given, overrides)
     if file is not None and not file.suffix and not file.exists():
         raise InputError(
-            f"{label(str(file))}: there is no such file; accepted: an experiment or a comparison in YAML (commas "
-            "separate methods: --algorithms fedavg,fedagg)"
+            f"{label(str(file))}: there is no such file; give a YAML file, and separate methods by commas "
+            "(--algorithms fedavg,fedagg)"
         )
     read = StudyFile.read(file)
     if not (algorithms or vary or only or read.variants or read.scenes):
         raise InputError(
-            "algorithms: there is nothing to compare; accepted: --algorithms A,B,..., --vary KEY=V,V,..., or a file "
-            "with variants"
+            "there is nothing to compare; add --algorithms A,B,... or --vary KEY=V,V,..., or give a file with variants"
         )
     plan = comparison(
         read,
@@ -158,20 +168,24 @@ def study(plan: Comparison, place: Path, jobs: int | None, dry: bool, sinks: Seq
         interrupted(stop.code)
     again = [run.name for run in found.outcomes if run.state == "failed" and not store.final(run.name)]
     if again:
-        fail(f"failed: {', '.join(again)}; the same command tries again", 1)
+        fail(f"{_many(len(again), 'run')} failed: {', '.join(again)}; run the same command to try again", 1)
     return found
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def interrupted(code: int) -> NoReturn:
     """End the process at once, as was asked for a second time."""
-    fail("interrupted; the same command goes on with what is left", code)
+    fail("interrupted; run the same command to continue", code)
 
 
 def words(text: str | None, option: str) -> list[str]:
-    """What stands between commas; nothing where the option is not given."""
+    """What is between commas; nothing where the option is not given."""
     found = [word.strip() for word in (text or "").split(",") if word.strip()]
     if text is not None and not found:
-        raise InputError(f"{option}: {shown(text)} is not accepted; accepted: one or more, with commas between them")
+        raise InputError(f"--{option} must be one or more names, separated by commas; got {shown(text)}")
     return found
 
 
@@ -190,13 +204,13 @@ def numbers(text: str | None) -> list[int] | None:
     for word in words(text, "seeds"):
         match = re.fullmatch(r"(\d{1,19})(?:-(\d{1,19}))?", word)
         if match is None:
-            raise InputError(f"seeds: {shown(word)} is not accepted; accepted: numbers such as 0,1,2 or 0-4")
+            raise InputError(f"--seeds must be numbers such as 0,1,2 or 0-4; got {shown(word)}")
         first, last = int(match[1]), int(match[2] or match[1])
         if not first <= last < first + 1000:
-            raise InputError(f"seeds: {shown(word)} is not accepted; accepted: a range such as 0-4")
+            raise InputError(f"--seeds must be a range of at most 1000 numbers, such as 0-4; got {shown(word)}")
         found += range(first, last + 1)
     if len({*found}) < len(found):
-        raise InputError(f"seeds: {shown(text)}: one is given twice; accepted: each once")
+        raise InputError(f"--seeds: a seed is given twice in {shown(text)}; give each seed once")
     return found
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console
+from rich.status import Status
+
+HZ = 8
+"""How often a spinner turns in a second."""
 
 
 class _Console(Console):
@@ -16,3 +21,16 @@ class _Console(Console):
 
 
 console = _Console(highlight=False)
+
+
+def animated() -> bool:
+    """Whether something may move: on a terminal that can do that, unless the command is to be quiet."""
+    return console.is_terminal and not console.is_dumb_terminal and not console.quiet
+
+
+def waiting(step: str) -> AbstractContextManager[Status | None]:
+    """A spinner with the name of a step, which vanishes; nothing where nothing may move."""
+    if not animated():
+        return nullcontext()
+    kind = "dots" if console.encoding.startswith("utf") else "line"
+    return console.status(step, spinner=kind, refresh_per_second=HZ)

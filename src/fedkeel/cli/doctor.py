@@ -17,10 +17,10 @@ WIDTH = len("executor choices")
 
 
 @app.command(epilog="Example:  fedkeel doctor --json")
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
-    """Show what fedkeel found on this machine: versions, processor, native kernels, workers, caches, extras.
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False) -> None:
+    """Show what fedkeel finds on this machine: versions, processor, native kernels, workers, caches and extras.
 
-    Ends with 0 if fedkeel can run, warnings included, and with 1 if something is broken.
+    The exit code is 0 if fedkeel can run, even with warnings, and 1 if something is broken.
     """
     from fedkeel.cli.checks import findings
 

@@ -36,7 +36,13 @@ def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> No
         if isinstance(error, BrokenPipeError) and stdio.reader_gone():
             stdio.settle()
             sys.exit(0)
-        fail(str(error) if isinstance(error, FedkeelError) else _unforeseen(error), getattr(error, "exit_code", 1))
+        told = _foreseen(error) if isinstance(error, FedkeelError) else "; ".join([_unforeseen(error), *notes(error)])
+        fail(told, getattr(error, "exit_code", 1))
+
+
+def notes(error: BaseException) -> list[str]:
+    """What was added to an error on its way, such as how to resume the run."""
+    return [*getattr(error, "__notes__", [])]
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -56,6 +62,12 @@ def _refuse_usage(error: click.ClickException) -> NoReturn:
     fail(" ".join(error.format_message().split()) + where, error.exit_code)
 
 
+def _foreseen(error: FedkeelError) -> str:
+    from fedkeel.config import usercode
+
+    return f"{error}{usercode.hint(error)}"
+
+
 def _unforeseen(error: Exception) -> str:
     from fedkeel.config import usercode
 
@@ -64,7 +76,4 @@ def _unforeseen(error: Exception) -> str:
         return "there is not enough memory; a smaller model, smaller batches or fewer clients need less"
     if isinstance(error, OSError):
         return f"{said} (run again with --debug to see where)"
-    if where := usercode.place(error):
-        return f"{where}: {usercode.said(error)} (run again with --debug to see how it came there)"
-    whose = f" of fedkeel or of your {', '.join(sorted(usercode.FOUND))}" if usercode.FOUND else ""
-    return f"{usercode.said(error)} (this is a defect{whose}; run again with --debug to see where)"
+    return usercode.unforeseen(error)

@@ -10,7 +10,7 @@ import typer
 from fedkeel.cli.collector import importing
 from fedkeel.cli.given import Given, Overrides, described
 
-app = typer.Typer(help="Look at the devices.", no_args_is_help=True)
+app = typer.Typer(help="Look at the simulated devices.", no_args_is_help=True)
 
 
 @app.command(
@@ -21,9 +21,11 @@ app = typer.Typer(help="Look at the devices.", no_args_is_help=True)
 def show(
     given: Given = None,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="A .png, .svg or .pdf file, or a folder for it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The .png, .svg or .pdf file of the figure, or a folder for it.")
+    ] = None,
 ) -> None:
-    """Show the devices as a table and a figure: how long jobs take, how fast links are, when devices are on."""
+    """Show the devices in a table and a figure: how long jobs take, how fast links are, and when devices are on."""
     with importing():
         from fedkeel.cli import display
         from fedkeel.local.work import whole_jobs

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 Given = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings that replace its own."),
+    typer.Argument(
+        metavar="[FILE.yaml] [KEY=VALUE]...", help="An experiment file, and settings that replace those of the file."
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE ...", help="Settings, one or more: --set clients=50 local.lr=0.1"),
+    typer.Option("--set", metavar="KEY=VALUE ...", help="One or more settings: --set clients=50 local.lr=0.1"),
 ]
 
 
@@ -31,7 +33,7 @@ def described(given: list[str] | None, overrides: list[str] | None) -> Experimen
 
     file, settings = sorted_out(given, overrides)
     if file is not None and is_study(file):
-        raise InputError(f"{label(str(file))} is a comparison; accepted: fedkeel compare {label(str(file))}")
+        raise InputError(f"{label(str(file))} is a comparison; use fedkeel compare {label(str(file))}")
     return Experiment.load(file, settings)
 
 
@@ -40,6 +42,6 @@ def sorted_out(given: list[str] | None, overrides: list[str] | None) -> tuple[Pa
     words = given or []
     files = [w for w in words if "=" not in w]
     if len(files) > 1:
-        raise InputError(f"files {', '.join(files)}: only one experiment file is accepted")
+        raise InputError(f"{len(files)} experiment files are given ({', '.join(map(label, files))}); keep one of them")
     settings = [*(overrides or []), *(w for w in words if "=" in w)]
     return (Path(files[0]) if files else None), settings

@@ -15,7 +15,7 @@ import typer
 from fedkeel.config.files import reason
 from fedkeel.errors import InputError, shown
 
-app = typer.Typer(help="Write files to start from.", no_args_is_help=True)
+app = typer.Typer(help="Write files that you can start from.", no_args_is_help=True)
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _NAME = "mine"
@@ -29,8 +29,8 @@ def _group() -> None:  # without it, Typer would take the only command for the g
 
 
 @app.command("method", epilog="Example:  fedkeel new method mine")
-def new_method(name: Annotated[str, typer.Argument(help="What the method and its file are called.")]) -> None:
-    """Write a federated learning method of your own, NAME.py, and a test of it, test_NAME.py, into this folder."""
+def new_method(name: Annotated[str, typer.Argument(help="The name of the method and of its file.")]) -> None:
+    """Write your own method, NAME.py, and a test of it, test_NAME.py, into this folder, ready to be changed."""
     texts = {file.format(_NAME): (_TEMPLATES / file.format(_NAME)).read_text(encoding="utf-8") for file in _FILES}
     _check(name, texts[f"{_NAME}.py"])
     for old, text in texts.items():
@@ -44,24 +44,26 @@ def new_method(name: Annotated[str, typer.Argument(help="What the method and its
 
 def _check(name: str, text: str) -> None:
     """Refuse a name that could not be imported, or that means something already."""
-    what = f"name: {shown(name)} is not accepted"
+    what = f"name: {shown(name)}"
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,49}", name):
-        raise InputError(f"{what}; accepted: up to 50 letters, digits and underscores, not beginning with a digit")
+        raise InputError(
+            f"name must be 1 to 50 letters, digits and underscores, not starting with a digit; got {shown(name)}"
+        )
     if name in ("__init__", "conftest") or name.startswith("test_"):
-        raise InputError(f"{what}, Python or pytest takes such a file for something else; accepted: another name")
+        raise InputError(f"{what} means something else to Python or pytest; choose another name")
     for path in (Path(file.format(name)) for file in _FILES):
         if path.exists() or path.is_symlink():
-            raise InputError(f"{what}, {path} exists already; accepted: another name")
+            raise InputError(f"{what} cannot be used, as {path} already exists; choose another name")
     if keyword.iskeyword(name) or name in dir(builtins):
-        raise InputError(f"{what}, it is a word of Python; accepted: another name")
+        raise InputError(f"{what} is a word of Python; choose another name")
     if name != _NAME and name in re.findall(r"\w+", text):
-        raise InputError(f"{what}, it is used inside the file; accepted: another name")
+        raise InputError(f"{what} is already used inside the file; choose another name")
     if _importable(name):
-        raise InputError(f"{what}, there is a module of this name; accepted: another name")
+        raise InputError(f"{what} is already the name of a module; choose another name")
     from fedkeel.methods import methods
 
     if name in methods():
-        raise InputError(f"{what}, it is a method of fedkeel; accepted: another name")
+        raise InputError(f"{what} is already the name of a method of fedkeel; choose another name")
 
 
 def _importable(name: str) -> bool:
@@ -79,4 +81,4 @@ def _write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise InputError(f"name: {path} cannot be written ({reason(error)})") from None
+        raise InputError(f"{path} cannot be written ({reason(error)})") from None

@@ -17,23 +17,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Folders = Annotated[list[Path], typer.Argument(metavar="RUN-OR-COMPARISON...", help="Run folders and comparisons.")]
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="RUN-OR-COMPARISON...", help="Run folders and folders of comparisons.")
+]
 
 
 @app.command(epilog="Examples:  fedkeel report runs/asmu --open  |  fedkeel report runs/a runs/b --out compared.html")
 def report(
     folders: Folders,
-    out: Annotated[Path | None, typer.Option(help="The page. Default: in the folder; of several, here.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file of the page. The default is report.html in the folder, or here if there are several folders."
+        ),
+    ] = None,
     at: At = None,
     target: Target = None,
     reference: Reference = None,
     metric: Metric = None,
     figures: Annotated[
-        Path | None, typer.Option(help="Also write the figures as PNG and SVG into this folder.")
+        Path | None, typer.Option(help="Also write the figures as PNG and SVG files into this folder.")
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Write one self-contained HTML page on a run, on several, or on a comparison."""
+    """Write one self-contained HTML page about a run, several runs, or a comparison."""
     with importing():
         from fedkeel.report.figures import figures as draw
         from fedkeel.report.page.html import page
@@ -42,12 +49,12 @@ def report(
 
     results = gather(folders, at, target, reference, metric)
     if not any(run.history or run.broken for run in results.outcomes):
-        raise InputError(f"{folders[0]}: no evaluation yet; accepted: a run with at least one, or fedkeel watch")
+        raise InputError(f"{folders[0]} has no evaluation yet; wait for the first one, or use fedkeel watch")
     path = out or _place(folders, at, target, reference, metric)
     write(path, page(results))
     if figures is not None:
         draw(results, figures)
-    _tell_of_unfinished(results, "the report shows what there is now")
+    _tell_of_unfinished(results, "the report shows what there is so far")
     typer.echo(path)
     if open_:
         typer.launch(str(path))
@@ -60,7 +67,7 @@ def _tell_of_unfinished(results: Results, so: str) -> None:
     left = [run.name for run in results.outcomes if run.state in LEFT]
     if left:
         which = left[0] if len(results.outcomes) == 1 else f"{len(left)} of {len(results.outcomes)} runs"
-        typer.echo(f"fedkeel: {which} {'are' if len(left) > 1 else 'is'} not finished: {so}", err=True)
+        typer.echo(f"fedkeel: {which} {'are' if len(left) > 1 else 'is'} not finished; {so}", err=True)
 
 
 def _place(folders: list[Path], at: str | None, target: float | None, reference: str | None, metric: str | None) -> Path:
@@ -74,35 +81,65 @@ def _place(folders: list[Path], at: str | None, target: float | None, reference:
 
 @app.command(
     epilog="Examples:  fedkeel export runs/asmu --out table.tex  |  "
-    "fedkeel export runs/asmu --what history --out curves.parquet  |  fedkeel export runs/asmu --format markdown"
+    "fedkeel export runs/asmu --what history --out curves.parquet  |  fedkeel export runs/asmu --format markdown  |  "
+    "fedkeel export runs/first --to onnx --out model.onnx"
 )
 def export(
     folders: Folders,
     what: Annotated[
         Literal["table", "runs", "history"],
-        typer.Option(help="table: one row per scene and variant. runs: one per run. history: one per evaluation."),
+        typer.Option(
+            help="table: one row per scene and variant. runs: one row per run. history: one row per evaluation."
+        ),
     ] = "table",
-    out: Annotated[Path | None, typer.Option(help="A .csv, .parquet, .tex or .md file. Default: print it.")] = None,
+    to: Annotated[
+        Literal["torchscript", "onnx", "safetensors"] | None,
+        typer.Option(help="Write the trained model of one run instead of a table."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .csv, .parquet, .tex or .md file. Default: print it. With --to, the model's file. Default: "
+            "exported.* in the run folder."
+        ),
+    ] = None,
     form: Annotated[
         Literal["csv", "parquet", "latex", "markdown"] | None,
-        typer.Option("--format", help="Default: as the file's name ends, or csv."),
+        typer.Option("--format", help="The format. The default follows from the name of the file, or is csv."),
     ] = None,
     at: At = None,
     target: Target = None,
     reference: Reference = None,
     metric: Metric = None,
 ) -> None:
-    """Write what runs came to as CSV, Parquet, LaTeX or Markdown."""
+    """Write the results of runs as CSV, Parquet, LaTeX or Markdown, or with --to the trained model of a run."""
+    if to is not None:
+        tables = {"--what": what != "table", "--format": form, "--at": at, "--target": target}
+        tables |= {"--reference": reference, "--metric": metric}
+        typer.echo(_model(folders, to, out, [name for name, value in tables.items() if value]))
+        return
     with importing():
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import export as save
         from fedkeel.study.export import told
 
     results = gather(folders, at, target, reference, metric)
-    _tell_of_unfinished(results, "the table counts what is finished")
+    _tell_of_unfinished(results, "the table counts finished runs only")
     if out is None:
         if form == "parquet":
-            raise InputError("out: parquet is no text; accepted: --out FILE.parquet, or another format")
+            raise InputError("--format parquet cannot be printed; add --out FILE.parquet, or choose another format")
         typer.echo(told(results, what, form or "csv"), nl=False)
         return
     typer.echo(save(results, out, what, form))
+
+
+def _model(folders: list[Path], to: str, out: Path | None, others: list[str]) -> Path:
+    """The file of a run's model."""
+    if others:
+        raise InputError(f"{others[0]} is for tables and cannot be combined with --to; remove one of them")
+    if len(folders) > 1:
+        raise InputError(f"--to writes the model of one run; got {len(folders)} folders")
+    with importing():
+        from fedkeel.runner.export import export_run
+
+    return export_run(folders[0], to, out)

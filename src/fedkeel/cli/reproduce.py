@@ -34,25 +34,32 @@ TINY_SECONDS = 1.2
 )
 def reproduce(
     what: Annotated[
-        list[str] | None, typer.Argument(metavar="[PAPER/ITEM | PAPER | all]...", help="As --list names them.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAPER/ITEM | PAPER | all]...", help="What to reproduce, by the names that --list shows."
+        ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Name every table and figure of the papers.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List every table and figure of the papers.")] = False,
     scale: Annotated[
         Literal["tiny", "small", "full"],
         typer.Option(
-            help="tiny: does every row work? small: an honest experiment, an hour or two for an item on two cores. "
-            "full: the paper's setting."
+            help="tiny: only tests that every row works. small: a real experiment, which takes an hour or two per item "
+            "on two cores. full: the paper's setting."
         ),
     ] = "small",
-    rows: Annotated[str | None, typer.Option(metavar="WORD,...", help="Only rows with all these words.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="WORD,...", help="Run only the rows that contain all these words.")
+    ] = None,
     seeds: Seeds = None,
-    out: Annotated[Path | None, typer.Option(help="The folder. Default: runs/reproduce/SCALE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the results. The default is runs/reproduce/SCALE.")
+    ] = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run the tables and figures of five papers, and print the paper's figures beside ours.
+    """Reproduce the tables and figures of five papers, and print the paper's numbers beside ours.
 
-    Runs that several items share are run once. The same command goes on after an interruption.
+    Runs that several items share are run once. After an interruption, the same command continues.
     """
     from fedkeel.study.papers import catalogue
 
@@ -94,7 +101,7 @@ def _list() -> None:
     counts = {kind: sum(item.name.startswith(kind) for item in items) for kind in ("table", "figure")}
     some = sum(bool(item.cells) for item in items)
     console.print(
-        f"{counts['table']} tables and {counts['figure']} figures; {some} items here are results that can be run",
+        f"{counts['table']} tables and {counts['figure']} figures; {some} of these items are results that can be run",
         soft_wrap=True,
     )
 
@@ -117,7 +124,7 @@ def _tell_of_others(items: Sequence[Item]) -> None:
 
 def _rehearse(plans: Sequence[ItemPlan]) -> None:
     """What would be run, and how long that takes."""
-    from fedkeel.cli.studying import spell
+    from fedkeel.cli.progress import spell
     from fedkeel.study.papers.plan import CORES, cases
 
     table = Table(box=None, pad_edge=False)
@@ -134,7 +141,7 @@ def _rehearse(plans: Sequence[ItemPlan]) -> None:
         why = {cell.cell.row: cell.left_out for cell in plans[0].cells if cell.cell.exists}
         rows = (f"{row} ({reason})" if reason else row for row, reason in why.items())
         console.print(f"rows: {'; '.join(rows)}", soft_wrap=True, markup=False)
-    console.print(f"{len(cases(plans)):,} runs in all; those that several items share are run once")
+    console.print(f"{len(cases(plans)):,} runs in total; runs that several items share are run once")
 
 
 def _run(plans: Sequence[ItemPlan], place: Path, jobs: int | None, options: Sequence[str]) -> list[Reproduced]:
@@ -178,7 +185,7 @@ def _show(done: Reproduced) -> None:
         table.add_row(Padding(method, (0, 0, 0, 2)), *cells)
     console.print(table)
     if one:
-        console.print(f"The figures are: {item.shows[0]}.", markup=False)
+        console.print(f"The numbers are: {item.shows[0]}.", markup=False)
     for sentence in [*tables.remarks(item), *(f"{letter}: {meaning}" for meaning, letter in letters.items())]:
         console.print(sentence, soft_wrap=True, markup=False)
 
@@ -207,6 +214,6 @@ def _conclude(done: Sequence[Reproduced], place: Path) -> None:
     console.print(f"\ntables  {place / 'items'}\nruns    {place / 'runs'}", soft_wrap=True, markup=False)
     failed = [line for each in done for line in each.failed]
     if failed:
-        fail(f"{len(failed)} of {sum(len(each.lines) for each in done)} figures failed; see above", 1)
+        fail(f"{len(failed)} of {sum(len(each.lines) for each in done)} numbers could not be computed; see above", 1)
     if done and all(line.ours is None and line.state != NOT_REACHED for each in done for line in each.lines):
-        raise InputError("nothing was run; accepted: --rows with words of a row that is left out")
+        raise InputError("nothing was run, as all rows are left out; name one of them with --rows")

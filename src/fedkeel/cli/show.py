@@ -9,20 +9,57 @@ import typer
 
 from fedkeel.cli.collector import importing
 from fedkeel.cli.given import Given, Overrides, described
+from fedkeel.errors import InputError
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example:  fedkeel show --set algorithm.name=fedavg > my.yaml")
-def show(given: Given = None, overrides: Overrides = None) -> None:
+@app.command(
+    epilog="Examples:  fedkeel show --set algorithm=fedavg > my.yaml  |  fedkeel show --explain local.lr fleet  |  "
+    "fedkeel show --explain algorithm --set algorithm=fedagg  |  fedkeel show --schema > fedkeel.schema.json"
+)
+def show(
+    given: Given = None,
+    overrides: Overrides = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Explain settings instead. Name settings or sections to see only those: --explain local.lr",
+        ),
+    ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print a JSON schema instead, by which editors check YAML files."),
+    ] = False,
+) -> None:
     """Print the whole experiment as YAML, with all defaults."""
-    typer.echo(described(given, overrides).to_yaml(), nl=False)
+    if schema:
+        _print_schema(given, overrides, explain)
+        return
+    if not explain:
+        typer.echo(described(given, overrides).to_yaml(), nl=False)
+        return
+    with importing():
+        from fedkeel.cli import explain as explaining
+
+    topics = [word for word in given or [] if explaining.is_topic(word)]
+    experiment = described([word for word in given or [] if word not in topics], overrides)
+    explaining.explain(experiment, topics)
+
+
+def _print_schema(given: list[str] | None, overrides: list[str] | None, explain: bool) -> None:
+    if given or overrides or explain:
+        raise InputError("--schema describes every experiment file; use it without other arguments")
+    with importing():
+        from fedkeel.study.schema import file_schema
+    typer.echo(json.dumps(file_schema(), indent=2, ensure_ascii=False))
 
 
 @app.command("list", epilog="Example:  fedkeel list models --json")
 def list_(
-    what: Annotated[Literal["algorithms", "models", "datasets", "partitions"], typer.Argument()],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    what: Annotated[Literal["algorithms", "models", "datasets", "partitions"], typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """List the methods, models, data sets or partitions that an experiment can name."""
     from rich.table import Table

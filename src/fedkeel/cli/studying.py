@@ -19,6 +19,7 @@ from rich.table import Table
 
 from fedkeel.cli.console import console
 from fedkeel.cli.display import tell
+from fedkeel.cli.progress import spell
 from fedkeel.study.engine import Begun, Watcher
 from fedkeel.study.space import Search, Trial
 from fedkeel.study.tasks import Ended, Moved
@@ -51,7 +52,7 @@ def trying(trials: int) -> Iterator[Callable[[Trial], None]]:
 
 
 def _outcome(trial: Trial) -> str:
-    notes = ["pruned"] * (trial.state == "pruned") + ["tried before"] * (trial.repeats is not None)
+    notes = ["stopped early"] * (trial.state == "pruned") + ["tried before"] * (trial.repeats is not None)
     how = f" ({', '.join(notes)})" if notes else ""
     if trial.state == "failed" or trial.value is None:
         return f"failed{how}: {trial.why}"
@@ -166,16 +167,16 @@ def announce(begun: Begun) -> None:
     """What is going to be done, and what that takes."""
     left, done = len(begun.cases), begun.total - len(begun.cases)
     if not left:
-        console.print(f"all {done} runs are done already")
+        console.print(f"all {done} runs are already done")
         return
-    already = f", {done} more {'are' if done > 1 else 'is'} done already" if done else ""
+    already = f", {done} more {'are' if done > 1 else 'is'} already done" if done else ""
     console.print(f"{left} run{'s' if left != 1 else ''} to do{already}; {_costs(begun)}")
     for note in begun.notes:
         tell(note)
 
 
 def _costs(begun: Begun) -> str:
-    time = "the time is not known beforehand" if begun.seconds is None else f"about {spell(begun.seconds)}"
+    time = "the time is not known yet" if begun.seconds is None else f"about {spell(begun.seconds)}"
     memory = "" if begun.bytes is None else f", {begun.bytes / 1e9:.1f} GB of memory"
     return f"{min(begun.jobs, len(begun.cases))} at a time, {time}{memory}"
 
@@ -191,13 +192,6 @@ def rehearsed(begun: Begun) -> None:
         table.add_row(case.name, seconds, (each.executor if each else case.experiment.executor).label)
     console.print(table)
     announce(begun)
-
-
-def spell(seconds: float) -> str:
-    """`12 s`, `3 min`, `2.5 h`."""
-    if seconds < 90:
-        return f"{max(1, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _left(seconds: float | None) -> str:

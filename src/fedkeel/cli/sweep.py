@@ -32,17 +32,22 @@ def sweep(
     given: Given = None,
     overrides: Overrides = None,
     grid: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=V,V,...", help="Values to try; all combinations of several.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V,V,...", help="The values to try. With several options, all combinations are tried."
+        ),
     ] = None,
     between: Annotated[
         list[str] | None,
-        typer.Option("--range", metavar="KEY=LOW..HIGH", help="With --search: bounds instead of values."),
+        typer.Option(
+            "--range", metavar="KEY=LOW..HIGH", help="With --search: the bounds between which values are tried."
+        ),
     ] = None,
     search: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="Try so many settings, chosen by Optuna, not all of them.")
+        int | None, typer.Option(min=1, max=10_000, help="Let Optuna choose this many settings, instead of trying all.")
     ] = None,
     seeds: Annotated[
-        str, typer.Option(metavar="S,S,...", help="Not those that you compare methods on.")
+        str, typer.Option(metavar="S,S,...", help="The seeds. Do not use those on which you compare methods.")
     ] = "100,101,102",
     at: At = None,
     metric: Metric = None,
@@ -50,9 +55,9 @@ def sweep(
     jobs: Jobs = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Find good settings: every setting runs with every seed, and the table says which are best.
+    """Find good settings: run every setting with every seed, and rank them in a table.
 
-    The seeds are others than those of `compare`, so that settings are not chosen on the seeds they are compared on.
+    The default seeds differ from those of `compare`, so that settings are not chosen on the seeds they are compared on.
     """
     with importing():
         from fedkeel.study.files import StudyFile
@@ -70,7 +75,7 @@ def sweep(
         _search(what, out or Path("runs") / f"search-{short(what.told())}", jobs, dry_run)
         return
     if between:
-        raise InputError("range: it needs --search; accepted: --grid, or --search N as well")
+        raise InputError("--range needs --search; add --search N, or use --grid")
     plan = sweep_plan(StudyFile.read(file), settings, grid or [], drawn, at, told, metric)
     place = out or Path("runs") / f"sweep-{digest(plan)}"
     found = study(plan, place, jobs, dry_run, [])
@@ -105,7 +110,7 @@ def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
     except KeyboardInterrupt:
         interrupted(stop.code)
     if not any(each.state == "complete" for each in trials):
-        fail("no trial came to its end", 1)
+        fail("no trial was completed", 1)
     _tell_best(found, {trial.variant: trial.words for trial in trials})
 
 

@@ -20,10 +20,11 @@ class AlgorithmSettings(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = "fedavg"
+    """The method: a name from `fedkeel list algorithms`, or `module:name` of your own method."""
     client: str | None = None
-    """The method whose client rule is used, if it is not that of `name`; or `module:name` of a rule."""
+    """Take the client rule from this method instead of `name`, or from `module:name` of your own rule."""
     server: str | None = None
-    """The method whose server rule is used, likewise."""
+    """Take the server rule from this method instead of `name`, or from `module:name` of your own rule."""
 
     @model_validator(mode="before")
     @classmethod

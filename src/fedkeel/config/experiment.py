@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedkeel.config import usercode, yamltext
 from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
+from fedkeel.config.elsewhere import Elsewhere
 from fedkeel.config.section import RULES, Count, Section, Share, explain
 from fedkeel.config.spelling import LISTS, chosen, flow, listed, put, rules_inside, spelled_out
 from fedkeel.data.partition import AnyPartition, Iid
@@ -40,45 +41,68 @@ class Experiment(Section):
     """Everything that decides what a run computes."""
 
     name: str | None = None
-    """What the run is called in figures and below `runs/`."""
+    """The name of the run in figures, and of its folder in `runs/`. By default the folder is named after the data set,
+    the model, the method and the seed."""
     dataset: DatasetSettings = DatasetSettings()
+    """The data set, by its name or as a section of settings."""
     partition: AnyPartition = Iid()
+    """How the training samples are dealt out to the clients."""
     task: Kind = "classification"
     """What the model learns. `classification`: one of several classes. `binary`: yes or no, from one logit.
     `multilabel`: several yes or no. `regression`: real numbers. `sequence`: a class for each token, or the next
     token."""
     loss: Loss = LossSettings()
+    """What training minimises, by its name or as a section of settings."""
     metrics: Metrics = ()
     """How models are judged, by names or `module:function`; the first metric is the one by which they are compared. By
     default accuracy; for `binary` also auroc; for `multilabel` f1 and auroc; for `regression` rmse and r2; for
     `sequence` accuracy and perplexity."""
     model: ModelSettings = ModelSettings()
+    """The model, by its name or as a section with its options."""
     algorithm: AlgorithmSettings = AlgorithmSettings()
+    """The federated learning method, by its name or as a section with its settings."""
     local: LocalSettings = LocalSettings()
+    """How a client trains the model that it receives."""
     fleet: FleetSettings = FleetSettings()
+    """How fast the simulated devices and their links are, and when they are on."""
     faults: FaultSettings = FaultSettings()
+    """What goes wrong with jobs on purpose, to test how robust a method is."""
     schedule: ScheduleSettings = ScheduleSettings()
+    """When the server sends work to clients, and how long it waits for them."""
     gate: GateSettings = GateSettings()
+    """Which uploads the server refuses before it aggregates them."""
     wire: WireSettings = ()
-    """What is done to uploads on their way, in this order: `[{kind: clip, norm: 5}, {kind: cast, dtype: float16}]`."""
+    """What is done to uploads on their way to the server, in this order, for example `[{kind: clip, norm: 5}, {kind:
+    cast, dtype: float16}]`."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """How often the state of the run is saved, so that it can be resumed."""
     clients: Annotated[int, Field(gt=0, le=100_000_000)] = 20
+    """The number of clients among which the data is dealt out."""
     per_round: Count | None = None
-    """Clients that take part in a round: by default 10, or all if there are fewer."""
+    """The number of clients that take part in a round. The default is 10, or all clients if there are fewer."""
     participation: Share | None = None
-    """The same as a share of all clients."""
+    """The share of all clients that take part in a round. It replaces `per_round`."""
     sampling: Sampling = "uniform"
-    """How a round's clients are drawn. `uniform`: each at most once. `scheme1`: with replacement in proportion to their
-    samples, and then averaged as often as they were drawn (scheme I of Li et al., 2020; FedLGA). `module:function`: as
-    the user's `draw(sizes, count, free, rng)` returns them."""
+    """How the clients of a round are drawn. `uniform` draws each client at most once, `scheme1` draws with replacement
+    in proportion to the clients' samples (scheme I of Li et al., 2020), and `module:function` calls your own
+    `draw(sizes, count, free, rng)`."""
     rounds: Count = 30
-    """For a method without rounds, `per_round` arrivals are one."""
+    """The number of rounds after which the run ends. For a method without rounds, `per_round` arrivals count as one
+    round."""
     limit_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """Virtual seconds after which the run ends, if it has not before."""
+    """The virtual time in seconds after which the run ends, even if there are rounds left."""
+    limit_wall_seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """The real time in seconds after which the run stops with a checkpoint, to be resumed. Each resume has as much time
+    again."""
+    init: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """The weights and buffers to start from: the folder of a finished run, a .safetensors file, or a file made by
+    torch.save. By default the model starts at random."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    """The seed of all random numbers: data, model, clients, devices and training."""
     evaluate_every: Count = 1
+    """The model is tested after every so many rounds, and always after the last one."""
     evaluate_local: bool = False
-    """Also test every participant's model as it comes back, on the whole test set."""
+    """Also test the model of every participant as it comes back, on the whole test set."""
     evaluate_clients: bool = False
     """Also test the model on each client's own test rows, at every evaluation. Where clients have none, their results
     are estimated from the common test set, in the proportions of their training labels. At the end of a run, clients
@@ -86,6 +110,7 @@ class Experiment(Section):
     evaluate_classes: bool = False
     """Also record metrics of each class at every evaluation; the summary has those of the last one in any case."""
     finetune: FinetuneSettings = FinetuneSettings()
+    """How each client adapts its own copy of the final model before that copy is tested."""
     target: Annotated[float, Field(ge=-1e38, le=1e38)] | None = None
     """The value of `target_metric` that the run should reach; the summary says what that took."""
     target_metric: str | None = None
@@ -94,20 +119,24 @@ class Experiment(Section):
     target_accuracy: Share | None = None
     """Short for `target` with `target_metric: accuracy`."""
     stop_at_target: bool = False
-    """Whether the run ends when it reaches its target."""
+    """End the run as soon as it reaches its target."""
     early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    """When a run ends because it has stopped getting better."""
     executor: ExecutorSettings = ExecutorSettings()
+    """How the clients' training is carried out on this machine. It changes the speed of a run, not its meaning."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """The device on which PyTorch computes."""
     threads: Annotated[int, Field(gt=0, le=256)] = 1
-    """Of PyTorch inside an operation, but for worker processes, which have one each. One is the same on every machine,
-    bit for bit, and best for small models."""
+    """The number of threads that PyTorch uses inside an operation; worker processes always use one. With 1, results are
+    the same bit for bit on every machine, and small models run fastest."""
     dtype: Literal["float32", "float64"] = "float32"
+    """The floating-point type of the weights and of all computations."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise explain(error, type(self)) from None
+            raise explain(error, type(self), advise=Elsewhere(type(self), values).advice) from None
 
     @field_validator("name")
     @classmethod
@@ -115,8 +144,8 @@ class Experiment(Section):
         if name is None or (0 < len(name.encode()) <= 100 and name.isprintable() and not NO_FOLDER.search(name)):
             return name
         raise InputError(
-            f"name: {shown(name)} is not accepted; accepted: 1 to 100 bytes that name a folder, all printable, without "
-            "/ and \\ and not beginning with a dot"
+            f"name must be 1 to 100 printable bytes that name a folder, without / and \\ and not starting with a dot; "
+            f"got {shown(name)}"
         )
 
     @model_validator(mode="before")
@@ -128,30 +157,28 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         if self.per_round is not None and self.participation is not None:
             raise InputError(
-                f"per_round={self.per_round} and participation={self.participation} say the same thing twice; "
-                "accepted: one of them"
+                f"per_round={self.per_round} and participation={self.participation} both say how many clients take "
+                "part in a round; keep one of them"
             )
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
         # Data that is handed over in Python says later how many clients there are.
         if "clients" in self.model_fields_set and (self.per_round or 0) > self.clients:
-            raise InputError(f"per_round: {self.per_round} is not accepted; accepted: at most clients={self.clients}")
+            raise InputError(f"per_round must be at most clients={self.clients}; got {self.per_round}")
         for field, value in (("part", self.finetune.part != "all" and self.finetune.part), ("lr", self.finetune.lr)):
             if value and not self.finetune_epochs:
-                raise InputError(
-                    f"finetune.{field}: {value} is not accepted without fine-tuning; accepted: set finetune.epochs"
-                )
+                raise InputError(f"finetune.{field}={value} needs fine-tuning; set finetune.epochs, or remove it")
         count, (unit, word) = self.local.units, ("steps", "mini-batch") if self.local.by_step else ("epochs", "epoch")
         missing = self.fleet.tau_max if self.fleet.tau_max is not None else count - 1
         if missing >= count:
             raise InputError(
-                f"fleet.tau_max: {missing} is not accepted with local.{unit}={count}; accepted: at most "
-                f"{count - 1}, for every device does one {word}"
+                f"fleet.tau_max must be at most {count - 1} with local.{unit}={count}, as every device does at least "
+                f"one {word}; got {missing}"
             )
         if self.fleet.rho and count == 1:
             raise InputError(
-                f"fleet.rho: {self.fleet.rho:g} is not accepted with local.{unit}=1, of which none can be missed; "
-                f"accepted: local.{unit} of 2 or more"
+                f"fleet.rho={self.fleet.rho:g} needs jobs of at least 2 {unit}, so that a device can miss one; "
+                f"set local.{unit} to 2 or more"
             )
         self._check_pace()
         needs_weights = {
@@ -162,22 +189,34 @@ class Experiment(Section):
         for field, given in needs_weights.items():
             if given is not None and self.algorithm.rules()[0].uploads == "none":
                 raise InputError(
-                    f"{field}: {given} is not accepted with {self.algorithm.label}, whose clients send no weights; "
-                    "accepted: without it"
+                    f"{field}={given} needs clients that send weights, and those of {self.algorithm.label} send none; "
+                    "remove it or choose another method"
                 )
-        for rule in self.algorithm.rules():
-            if self.local.optimizer != "sgd" and rule.needs_sgd:
-                raise InputError(
-                    f"local.optimizer: {self.local.optimizer} is not accepted with {self.algorithm.label}, as "
-                    f"{rule.needs_sgd}; accepted: sgd"
-                )
+        self._check_local()
         if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
             raise InputError(
-                "faults.corruptions: huge is not accepted without gate.max_norm, as nothing would refuse it; "
-                "accepted: set gate.max_norm"
+                "faults.corruptions: 'huge' needs gate.max_norm, as nothing else refuses such an upload; set "
+                "gate.max_norm"
             )
         self._check_task()
         return self
+
+    def _check_local(self) -> None:
+        """Whether clients can train like this with the method, and in the experiment's dtype."""
+        local, method = self.local, self.algorithm.label
+        for rule in self.algorithm.rules():
+            if local.optimizer != "sgd" and rule.needs_sgd:
+                raise InputError(
+                    f"local.optimizer: {local.optimizer} cannot be used with {method}, as {rule.needs_sgd}; use sgd"
+                )
+            over = local.schedule.over
+            if over and (reason := rule.schedule_objection(over)):
+                raise InputError(
+                    f"local.schedule: {local.schedule.kind} over {over} cannot be used with {method}, as {reason}; "
+                    "remove it"
+                )
+        if local.precision is not None and self.dtype != "float32":
+            raise InputError(f"local.precision needs dtype=float32; got dtype={self.dtype}; remove one of the two")
 
     def _check_task(self) -> None:
         """Whether loss, metrics and targets fit the task."""
@@ -218,21 +257,25 @@ class Experiment(Section):
         """Whether the method can work like this."""
         own, asked, schedule = self.algorithm.rules()[1].pace, self.schedule.pace, self.schedule
         if (own == "barrier") != (self.pace == "barrier"):
-            accepted = "barrier" if own == "barrier" else "stream, periodic or concurrency"
-            raise InputError(
-                f"schedule.pace: {asked} is not accepted with {self.algorithm.label}; accepted: auto, {accepted}"
-            )
+            possible = "auto or barrier" if own == "barrier" else "auto, stream, periodic or concurrency"
+            raise InputError(f"schedule.pace must be {possible} with {self.algorithm.label}; got {asked}")
         schedule.check(self.pace)
         if schedule.over_select and self.sampling == "scheme1":
             raise InputError(
-                f"schedule.over_select: {schedule.over_select:g} is not accepted with sampling {self.sampling}, which "
-                "may draw a client twice; accepted: sampling uniform"
+                f"schedule.over_select={schedule.over_select:g} needs sampling=uniform, as {self.sampling} may draw a "
+                "client twice; change one of them"
             )
         if self.pace != "barrier" and self.sampling == "scheme1":
             raise InputError(
-                f"sampling: {self.sampling} is not accepted with {self.algorithm.label}, which receives updates one by "
-                "one; accepted: uniform"
+                f"sampling must be uniform with {self.algorithm.label}, which receives updates one by one; "
+                f"got {self.sampling}"
             )
+
+    @property
+    def plans_ahead(self) -> str | None:
+        """Of the method or of any section."""
+        sections = (*self.algorithm.rules(), *(getattr(self, name) for name in type(self).model_fields))
+        return next((each.plans_ahead for each in sections if isinstance(each, Section) and each.plans_ahead), None)
 
     @property
     def pace(self) -> Pace:
@@ -277,12 +320,10 @@ class Experiment(Section):
         for override in overrides:
             key, equals, text = override.partition("=")
             if not (equals and all(key.split("."))) or key.count(".") > yamltext.DEEPEST:
-                raise InputError(
-                    f"override {shown(override)} is not accepted; accepted: key=value, such as local.lr=0.05"
-                )
+                raise InputError(f"a setting must be key=value, such as local.lr=0.05; got {shown(override)}")
             key = f"algorithm.{key}" if key in RULES else key
             if key in seen:
-                raise InputError(f"{label(key)}: set twice; accepted: one value")
+                raise InputError(f"{label(key)} is given twice; keep one of the two")
             seen[key] = yamltext.parse(key, text)
         if any(key in seen for key in ("algorithm.name", *(f"algorithm.{side}" for side in RULES))):
             values = {k: chosen(v) if k == "algorithm" else v for k, v in values.items()}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedkeel.errors import InputError, label, shown, unknown
+from fedkeel.errors import InputError, UnknownSettingError, label, no_such_setting, one_of, shown, unknown
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=1_000_000_000)]
@@ -19,12 +19,28 @@ RULES = ("client", "server")
 """Halves of a method that may be taken from another one: `client: fedsam` means `algorithm: {client: fedsam}`."""
 MOST_PROBLEMS = 5
 """How many errors are told at once."""
+BOUNDS = {
+    "greater_than": ("greater than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+"""Pydantic's errors about ranges: in words, and the constraint's own name."""
+WANTED = "\0"
+"""Stands in a sentence for what a setting must be."""
+Advice = Callable[[UnknownSettingError], str]
+"""What to do about a key that is not known where it was given; empty if there is nothing to say."""
 
 
 class Section(BaseModel):
     """A frozen group of settings; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @property
+    def plans_ahead(self) -> str | None:
+        """Why a round depends on how many rounds there will be, if it does; then a run cannot be given other rounds."""
+        return None
 
     @model_validator(mode="before")
     @classmethod
@@ -48,45 +64,100 @@ def make(section: type[S], values: Mapping[str, Any], field: str = "") -> S:
         raise explain(error, section, field) from None
 
 
-def explain(error: ValidationError, section: type[BaseModel], field: str = "") -> InputError:
-    """The same error with field, value and what would be accepted, one line for each thing that is wrong."""
-    reasons: dict[str, list[str]] = {}
+def explain(
+    error: ValidationError, section: type[BaseModel], field: str = "", advise: Advice | None = None
+) -> InputError:
+    """The same error in plain sentences, one line for each thing that is wrong.
+
+    `advise` knows which settings there are elsewhere, for a key that is not known where it was given.
+    """
+    wanted: dict[str, list[str]] = {}
     for details in error.errors(include_url=False):
-        problem, accepted = _problem(details, section, field)
-        if problem not in reasons and len(reasons) == MOST_PROBLEMS:
-            problem, accepted = "and more", ""
-        reasons.setdefault(problem, []).extend([accepted] if accepted else [])
-        if len(reasons) > MOST_PROBLEMS:
-            break
-    return InputError("\n".join(f"{p}; accepted: {' or '.join(a)}" if a else p for p, a in reasons.items()))
+        problem = _problem(details, section, field, advise)
+        if problem.sentence not in wanted and len(wanted) == MOST_PROBLEMS:
+            return InputError("\n".join([*_lines(wanted), "and more"]))
+        wanted.setdefault(problem.sentence, []).extend([problem.wanted] if problem.wanted else [])
+    return InputError("\n".join(_lines(wanted)))
 
 
-def _problem(error: ErrorDetails, section: type[BaseModel], field: str) -> tuple[str, str]:
-    """What is wrong, and what would be accepted where the first does not say it."""
+def _lines(wanted: Mapping[str, Sequence[str]]) -> list[str]:
+    """A setting that may be of several kinds has one line, with all of them."""
+    return [sentence.replace(WANTED, one_of([*dict.fromkeys(kinds)] or [""])) for sentence, kinds in wanted.items()]
+
+
+class _Problem(NamedTuple):
+    sentence: str
+    wanted: str = ""
+    """What stands at the place of `WANTED`."""
+
+
+def _problem(error: ErrorDetails, section: type[BaseModel], field: str, advise: Advice | None) -> _Problem:
     cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, UnknownSettingError):
+        return _Problem(str(_advised(cause, advise)))
     if isinstance(cause, InputError):
-        return str(cause), ""
+        return _Problem(str(cause))
     path, owner = _path(error["loc"], section)
     name = ".".join(filter(None, [field, *path]))
-    if error["type"] == "extra_forbidden":
-        kind = owner.model_fields.get("kind")
-        what = f"setting of {kind.default}" if kind else "setting"
-        return str(unknown(name, error["loc"][-1], owner.model_fields, what)), ""
-    if error["type"] == "union_tag_invalid":
-        context = error["ctx"]
-        tag, tags = _bare(context["discriminator"]).removesuffix("()"), _bare(context["expected_tags"]).split(", ")
-        return str(unknown(f"{name}.{tag}", context["tag"], tags)), ""
-    if error["type"] == "missing":
-        setting = owner.model_fields.get(str(error["loc"][-1]))
-        return f"{name}: this setting is missing", _wanted(setting) if setting else "a value"
-    if error["type"] in {"model_type", "model_attributes_type", "union_tag_not_found"}:
-        return f"{name}: {shown(error['input'])} is not accepted", "a name or a section of settings"
-    if error["type"] in {"tuple_type", "list_type"}:
-        return f"{name}: {shown(error['input'])} is not accepted", "a list such as [a, b]"
-    if error["type"] == "too_short":
-        return f"{name}: {shown(error['input'])} is not accepted", f"at least {error['ctx']['min_length']} of them"
-    reason = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ").partition(", unable")[0]
-    return f"{name}: {shown(error['input'])} is not accepted", reason[:1].lower() + reason[1:]
+    got = shown(error["input"])
+    match error["type"]:
+        case "extra_forbidden":
+            kind = owner.model_fields.get("kind")
+            above = ".".join(filter(None, [field, *path[:-1]]))
+            refusal = no_such_setting(above, error["loc"][-1], kind.default if kind else "", owner.model_fields)
+            return _Problem(str(_advised(refusal, advise)))
+        case "union_tag_invalid":
+            context = error["ctx"]
+            tag, tags = _bare(context["discriminator"]).removesuffix("()"), _bare(context["expected_tags"]).split(", ")
+            return _Problem(str(unknown(f"{name}.{tag}", context["tag"], tags)))
+        case "missing":
+            setting = owner.model_fields.get(str(error["loc"][-1]))
+            return _Problem(f"{name} is missing; give it {_wanted(setting) if setting else 'a value'}")
+        case "value_error" | "assertion_error":
+            reason = error["msg"].partition(", ")[2] or "it is not valid"
+            return _Problem(f"{name}: {reason}" if isinstance(error["input"], dict) else f"{name}: {reason}; got {got}")
+    return _Problem(f"{name} must be {WANTED}; got {got}", must_be(error, owner))
+
+
+def _advised(error: UnknownSettingError, advise: Advice | None) -> InputError:
+    """With what is known of other sections."""
+    advice = advise(error) if advise is not None else ""
+    return no_such_setting(error.section, error.key, error.owner, error.names, advice) if advice else error
+
+
+def must_be(error: ErrorDetails, owner: type[BaseModel] | None = None) -> str:
+    """What pydantic expects, as what stands behind 'must be'."""
+    context = error.get("ctx", {})
+    if error["type"] in BOUNDS:
+        word, name = BOUNDS[error["type"]]
+        return f"{word} {_number(context[name])}"
+    match error["type"]:
+        case "int_type" | "int_parsing" | "int_from_float" | "int_parsing_size":
+            return "an integer"
+        case "float_type" | "float_parsing":
+            return "a number"
+        case "bool_type" | "bool_parsing":
+            return "true or false"
+        case "string_type":
+            return "a string"
+        case "literal_error":
+            return str(context["expected"])
+        case "tuple_type" | "list_type":
+            return "a list such as [a, b]"
+        case "too_short" | "too_long":
+            least = error["type"] == "too_short"
+            return f"a list of at {'least' if least else 'most'} {context['min_length' if least else 'max_length']}"
+        case "model_type" | "model_attributes_type" | "union_tag_not_found" | "dict_type":
+            return _as_section(error["loc"], owner)
+    reason = error["msg"].removeprefix("Input should be ").partition(", unable")[0]
+    return reason[:1].lower() + reason[1:]
+
+
+def _as_section(loc: tuple[int | str, ...], owner: type[BaseModel] | None) -> str:
+    """How a section may be given; those that choose something may be given by a name alone."""
+    field = owner.model_fields.get(str(loc[-1])) if loc and owner is not None else None
+    chosen = any({"name", "kind"} & each.model_fields.keys() for each in _sections(field.annotation)) if field else True
+    return "a name or a section of settings" if chosen else "a section of settings"
 
 
 def _bare(text: str) -> str:
@@ -97,11 +168,17 @@ def _wanted(setting: FieldInfo) -> str:
     """What a setting may be, roughly."""
     kinds: dict[Any, str] = {float: "a number", int: "an integer", str: "a word"}
     what = kinds.get(setting.annotation, "a value")
-    bounds = {"gt": "greater than", "ge": "at least"}
     found = (
-        f" {words} {getattr(m, name):g}" for m in setting.metadata for name, words in bounds.items() if hasattr(m, name)
+        f" {words} {_number(getattr(m, name))}"
+        for m in setting.metadata
+        for words, name in BOUNDS.values()
+        if getattr(m, name, None) is not None
     )
     return what + next(found, "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _path(loc: tuple[int | str, ...], section: type[BaseModel]) -> tuple[list[str], type[BaseModel]]:

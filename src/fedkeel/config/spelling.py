@@ -20,6 +20,7 @@ SHORTHAND = {
     "executor": "kind",
     "wire": "kind",
     "loss": "name",
+    "local.schedule": "kind",
 }
 """Sections that may be given by one word: `model: lenet5` means `model: {name: lenet5}`."""
 LISTS = {"wire"}
@@ -36,8 +37,8 @@ def rules_inside(values: dict[str, Any]) -> dict[str, Any]:
         for side in rules:
             if algorithm.get(side) not in (None, rules[side]):
                 raise InputError(
-                    f"{side}: {shown(rules[side])}, but algorithm.{side}: {shown(algorithm[side])}; accepted: one of "
-                    "them"
+                    f"{side} is {shown(rules[side])}, but algorithm.{side} is {shown(algorithm[side])}; keep one of "
+                    "the two"
                 )
     if not isinstance(algorithm, dict):  # nothing to do, or for pydantic to refuse
         return values
@@ -74,23 +75,24 @@ def put(values: dict[str, Any], path: Sequence[str], value: Any, above: str = ""
     if not below:
         values[name] = value
         return
-    section, key, where = spelled_out(name, values.get(name)), label(above + ".".join(path)), label(above + name)
+    full = above + name
+    section, key, where = spelled_out(full, values.get(name)), label(above + ".".join(path)), label(full)
     places = listed(name, section) or []
     is_list = where in LISTS and isinstance(places, list)
     if is_list and below[0].isdecimal():
         parts = {str(place): spelled_out(name, part) for place, part in enumerate(places)}
         if below[0] not in parts:
             there = " to ".join(dict.fromkeys(f"{where}.{place}" for place in (0, len(parts) - 1)))
-            accepted = there if parts else f"a value for {where} itself, which is empty"
-            raise InputError(f"{key}: there is no {label(f'{where}.{below[0]}')}; accepted: {accepted}")
+            advice = f"use {there}" if parts else f"{where} is empty, so set {where} itself"
+            raise InputError(f"{key}: there is no {label(f'{where}.{below[0]}')}; {advice}")
         put(parts, below, value, f"{above}{name}.")
         values[name] = [*parts.values()]
     elif isinstance(section, dict | None):
         values[name] = {**(section or {})}
         put(values[name], below, value, f"{above}{name}.")
     else:
-        hint = f"; accepted: a place in it, such as {where}.0" if is_list and places else ""
-        raise InputError(f"{key}: {where} is {shown(section)}, which has no settings below it{hint}")
+        what = f"name a place in it, such as {where}.0" if is_list and places else f"make {where} a section"
+        raise InputError(f"{key}: {where} is {shown(section)}, which has no settings below it; {what}")
 
 
 def dotted(experiment: Mapping[str, Any], aside: Container[str] = ()) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from typing import Any
 from pydantic import ConfigDict, PydanticUserError, create_model
 
 from fedkeel.config.section import Section, make
-from fedkeel.errors import FedkeelError, InputError, label, no_such_setting, shown, words
+from fedkeel.errors import FedkeelError, InputError, label, no_such_setting, one_of, shown, words
 
 GIVEN = "custom:"
 """Begins the recorded name of data or a model that was handed over in Python."""
+TRACEBACK = "add --debug to the command to see the traceback"
 FOUND: set[str] = set()
 """Names of the user's code that this process has used."""
 _PACKAGE = Path(__file__).parents[1]
@@ -57,9 +58,7 @@ def find(name: str, field: str, accepted: str = "module:function") -> Any:
     module, _, inside = name.partition(":")
     if module.endswith(".py"):
         such = label(f"{Path(module).stem}:{inside}")
-        raise InputError(
-            f"{field}: {shown(name)} is not accepted, a module's name has no .py; accepted: {accepted}, such as {such}"
-        )
+        raise InputError(f"{field}: the name of a module has no .py; write {such} instead of {shown(name)}")
     try:
         target = getattr(_running(module) or import_module(module), inside)
     except KeyboardInterrupt:
@@ -69,9 +68,7 @@ def find(name: str, field: str, accepted: str = "module:function") -> Any:
     except BaseException as error:
         missing = f"{error.name}." if isinstance(error, ModuleNotFoundError) else "?"
         hint = _where(module) if f"{module}.".startswith(missing) else _instead(module, error)
-        raise InputError(
-            f"{field}: {shown(name)} cannot be imported ({said(error)}{hint}); accepted: {accepted}"
-        ) from error
+        raise InputError(f"{field}: {shown(name)} cannot be imported ({said(error)}{hint}); give {accepted}") from error
     FOUND.add(name)
     return target
 
@@ -109,7 +106,7 @@ def misspelt(own: type, base: type) -> str | None:
     for name in sorted(name for name in names if not hasattr(base, name) and callable(getattr(own, name, None))):
         near = get_close_matches(name, known, 1, 0.8)
         if near:
-            return f"a method {name}, which fedkeel never calls; did you mean {near[0]}? Helpers begin with _"
+            return f"a method {name}, which fedkeel never calls; did you mean {near[0]}? Begin names of helpers with _"
     return None
 
 
@@ -129,39 +126,61 @@ def guarded(function: Callable[..., Any], name: str, field: str, /, *given: Any,
 
 
 def said(error: BaseException) -> str:
-    """An error's kind and words, on one line."""
-    text = words(error)
+    """Where in the user's code an error arose, if it did there, and its kind and words, on one line."""
+    text, where = words(error), place(error)
     if isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
         given = text.partition("`")[2].partition("`")[0]
-        return f"{place(error)}: {given} needs a type, such as {given.replace(' =', ': float =', 1)}"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        told = f"{given} needs a type, such as {given.replace(' =', ': float =', 1)}"
+    else:
+        told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{where}: {told}" if where else told
 
 
 def place(error: BaseException) -> str | None:
-    """Where in the user's code an error arose: 'mine.py, line 12, in step'; nothing if it arose in fedkeel."""
-    for frame in reversed(extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_relative_to(_PACKAGE):
-            return None
-        if not frame.filename.startswith(("<", *_LIBRARIES)):
-            return f"{path.name}, line {frame.lineno}, in {frame.name}"
+    """Where in the user's code an error arose, or what they called there: 'mine.py, line 12, in step'.
+
+    Nothing if fedkeel did not call their code.
+    """
+    frames = extract_tb(error.__traceback__)
+    ours = [Path(frame.filename).is_relative_to(_PACKAGE) for frame in frames]
+    for frame in reversed(frames[ours.index(True) if any(ours) else 0 :]):
+        if not _is_library(Path(frame.filename)):
+            return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
     return None
+
+
+def _is_library(path: Path) -> bool:
+    """Whether a file is fedkeel's, Python's or a package's; code without a file counts as such."""
+    known = str(path).startswith(("<", *_LIBRARIES)) or path.is_relative_to(_PACKAGE)
+    return known or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
+def hint(error: BaseException) -> str:
+    """How to see more of an error in the user's code, where the command line tells of it in one sentence."""
+    return f"; {TRACEBACK}" if error.__cause__ is not None and place(error.__cause__) else ""
+
+
+def unforeseen(error: BaseException) -> str:
+    """What to say of an error that nobody expected: the user's own, or one of fedkeel."""
+    doing = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    if place(error):
+        return f"{doing}{said(error)}; {TRACEBACK}"
+    whose = f"fedkeel, while it used your {one_of(sorted(FOUND), 'and')}" if FOUND else "fedkeel"
+    return f"{doing}{said(error)} (an error in {whose}); {TRACEBACK}"
 
 
 def check_signature(function: Any, name: str, field: str, given: tuple[str, ...]) -> inspect.Signature:
     """That it can be called with so many values; their names are for the message."""
     call = f"{short(name)}({', '.join(given)})"
     if not callable(function):
-        raise InputError(f"{field}: {name} is {shown(function)}; accepted: a function {call}")
+        raise InputError(f"{field}: {name} must be a function {call}; got {shown(function)}")
     try:
         signature = inspect.signature(function, eval_str=True)
     except Exception:  # an annotation that means nothing here says nothing about the call
         try:
             signature = inspect.signature(function)
         except Exception as error:
-            raise InputError(
-                f"{field}: {name} has no signature ({said(error)}); accepted: a function {call}"
-            ) from error
+            raise InputError(f"{field}: {name} has no signature ({said(error)}); give a function {call}") from error
     try:
         signature.bind_partial(*given)
     except TypeError as error:
@@ -173,8 +192,8 @@ def _uncallable(
     name: str, field: str, given: tuple[str, ...], signature: inspect.Signature, error: TypeError
 ) -> InputError:
     return InputError(
-        f"{field}: {name}{_plain(signature)} is not accepted ({words(error)}); accepted: a function "
-        f"{short(name)}({', '.join(given)})"
+        f"{field}: {name} must be a function {short(name)}({', '.join(given)}); got {short(name)}{_plain(signature)} "
+        f"({words(error)})"
     )
 
 
@@ -202,8 +221,8 @@ def completed(
     named = [p for p in rest if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if any(p.kind == p.POSITIONAL_ONLY for p in rest) or own in (p.name for p in rest):
         raise InputError(
-            f"{field}: {name}{_plain(signature)} is not accepted; accepted: options that are passed by name, none of "
-            f"them called {own}"
+            f"{field}: {name} must take its options by name, and none may be called {own}; "
+            f"got {short(name)}{_plain(signature)}"
         )
     anything = any(p.kind == p.VAR_KEYWORD for p in rest)
     known = {p.name for p in named}
@@ -212,12 +231,12 @@ def completed(
             raise no_such_setting(section, key, name, known)
     for parameter in named:
         if parameter.default is parameter.empty and parameter.name not in options:
-            raise InputError(f"{section}.{parameter.name}: {name} needs this setting; accepted: a value")
+            raise InputError(f"{section}.{parameter.name} is missing; {name} needs it")
     fields = {p.name: (_type(p), ... if p.default is p.empty else p.default) for p in named}
     try:
         model: type[Section] = create_model("Options", __base__=_Options, **fields)  # type: ignore[call-overload]
     except Exception as error:
-        raise InputError(f"{field}: {name}{_plain(signature)} is not accepted ({said(error)})") from error
+        raise InputError(f"{field}: the options of {name}{_plain(signature)} cannot be used ({said(error)})") from error
     return guarded(make, name, field, model, options, section).model_dump()  # type: ignore[no-any-return]
 
 

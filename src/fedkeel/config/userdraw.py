@@ -30,38 +30,40 @@ def drawn(
     clients, draws = found if pair else (found, None)
     clients = _whole(clients, what, "client numbers")
     if not len(clients):
-        raise InputError(f"{what} drew nobody; accepted: at least one of the clients that are free")
+        raise InputError(f"{what} drew no client; return at least one of the free clients")
     if len(clients) > count:
-        raise InputError(f"{what} drew {len(clients)} clients; accepted: at most {count}")
+        raise InputError(f"{what} must draw at most {count} clients; got {len(clients)}")
     if not (clients.min() >= 0 and clients.max() < len(sizes)):
         wrong = clients.min() if clients.min() < 0 else clients.max()
-        raise InputError(f"{what} drew client {wrong}; accepted: 0 to {len(sizes) - 1}")
+        raise InputError(f"{what} must draw clients from 0 to {len(sizes) - 1}; got {wrong}")
     order = np.argsort(clients, kind="stable")
     clients = clients[order]
     for client in clients[1:][np.diff(clients) == 0]:
-        raise InputError(f"{what} drew client {client} twice; accepted: each once, and how often as (clients, draws)")
+        raise InputError(
+            f"{what} drew client {client} twice; return each client once, and how often as (clients, draws)"
+        )
     for client in clients[~able[clients]]:
         why = "has no data" if not sizes[client] else "is at work or off"
-        raise InputError(f"{what} drew client {client}, who {why}; accepted: clients that are free")
+        raise InputError(f"{what} drew client {client}, which {why}; draw free clients only")
     if draws is None:
         return clients, None
     draws = _whole(draws, what, "draws per client")
     if len(draws) != len(clients) or (draws < 1).any():
-        raise InputError(f"{what} returned the draws {shown(draws.tolist())}; accepted: 1 or more for each client")
+        raise InputError(f"{what} must return 1 or more draws for each client; got {shown(draws.tolist())}")
     if not counted:
         raise InputError(
             f"{what} returned draws, which count only in rounds with a barrier and without schedule.over_select; "
-            "accepted: the clients alone"
+            "return the clients alone"
         )
     return clients, draws[order]
 
 
-def _whole(values: Any, what: str, accepted: str) -> NDArray[np.int64]:
+def _whole(values: Any, what: str, wanted: str) -> NDArray[np.int64]:
     """[m], whole numbers that a function returned."""
     try:
         array = np.asarray(values)
     except Exception:
         array = np.asarray(None)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
-        raise InputError(f"{what} returned {shown(values)}; accepted: {accepted}")
+        raise InputError(f"{what} must return {wanted}; got {shown(values)}")
     return array.astype(np.int64)

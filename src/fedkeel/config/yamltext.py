@@ -1,4 +1,4 @@
-"""YAML as experiments are written in it, and errors that say what would be accepted."""
+"""YAML as experiments are written in it, and errors that say what is wrong with a file and where."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Loader(yaml.SafeLoader):
         except Exception:  # PyYAML tells nothing of numbers and dates that are none
             kind = node.tag.removeprefix(_TAG)
             raise yaml.MarkedYAMLError(
-                problem=f"{shown(node.value)} is no {kind}", problem_mark=node.start_mark
+                problem=f"{shown(node.value)} is not a valid {kind}", problem_mark=node.start_mark
             ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -75,7 +75,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_undefined(self, node: yaml.Node) -> NoReturn:
         tag = shown(node.tag.replace(_TAG, "!!"))
-        raise yaml.MarkedYAMLError(problem=f"the tag {tag} is not accepted", problem_mark=node.start_mark)
+        raise yaml.MarkedYAMLError(problem=f"the tag {tag} is not supported", problem_mark=node.start_mark)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > LONGEST_INTEGER:
@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
         text = str(self.construct_scalar(node))
         if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise yaml.MarkedYAMLError(problem=f"{shown(text)} holds half a character", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(problem=f"{shown(text)} has half of a character", problem_mark=node.start_mark)
         return text
 
 
@@ -139,20 +139,20 @@ def read(path: Path) -> dict[str, Any]:
         with open_file(path) as file:
             content = file.read(LONGEST + 1)
     except OSError as error:
-        raise InputError(f"{what}: cannot be read ({reason(error)}); accepted: a YAML file") from None
+        raise InputError(f"{what} cannot be read ({reason(error)}); give the path of a YAML file") from None
     if len(content) > LONGEST:
-        raise InputError(f"{what}: longer than {LONGEST:,} bytes; accepted: a YAML file of settings")
+        raise InputError(f"{what} must have at most {LONGEST:,} bytes; give a YAML file of settings")
     try:
         values = _load(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         found = f"byte 0x{content[error.start]:02x} at {error.start}"
-        raise InputError(f"{what}: not valid YAML (not UTF-8: {found}); accepted: a YAML file in UTF-8") from None
+        raise InputError(f"{what} is not valid YAML (not UTF-8: {found}); save it in UTF-8") from None
     except yaml.YAMLError as error:
-        raise InputError(f"{what}: not valid YAML ({_told(error)})") from None
+        raise InputError(f"{what} is not valid YAML; {_told(error)}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InputError(f"{what}: holds a {type(values).__name__}; accepted: a mapping such as 'clients: 100'")
+        raise InputError(f"{what} must be a mapping such as 'clients: 100'; got a {type(values).__name__}")
     return values
 
 
@@ -161,9 +161,7 @@ def parse(key: str, text: str) -> Any:
     try:
         return _load(text) if text else None
     except yaml.YAMLError as error:
-        raise InputError(
-            f"{label(key)}: {shown(text)} is not accepted ({_told(error)}); accepted: a YAML value"
-        ) from None
+        raise InputError(f"{label(key)} must be a YAML value; got {shown(text)} ({_told(error)})") from None
 
 
 def write(values: dict[str, Any]) -> str:
@@ -172,11 +170,11 @@ def write(values: dict[str, Any]) -> str:
         text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as error:
         raise InputError(
-            f"{shown(error.args[-1])} cannot be written into an experiment file; accepted: numbers, words, and lists "
-            "and mappings of these"
+            f"{shown(error.args[-1])} cannot be written into an experiment file; use numbers, strings, and lists and "
+            "mappings of these"
         ) from None
     if len(text.encode()) > LONGEST:
-        raise InputError(f"experiment: more than {LONGEST:,} bytes as YAML; accepted: shorter options")
+        raise InputError(f"the experiment has more than {LONGEST:,} bytes as YAML; use shorter options")
     return text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -16,10 +16,13 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.config.section import Section, make
 from fedkeel.data.datasets import Dataset, Examples
+from fedkeel.data.dealing import deal
+from fedkeel.data.files.build import Dealt
+from fedkeel.data.files.constructors import FromFiles
 from fedkeel.data.given import Arrays, Vocabulary, count_outputs, count_tokens, examples, read_all, same_targets
 from fedkeel.data.holdout import check_share, hold_out, joined, renumbered
 from fedkeel.data.partition import AnyPartition, Assignment, Partition
-from fedkeel.data.statistics import describe_labels, describe_sizes, label_counts
+from fedkeel.data.statistics import MOST_CLIENTS, describe_labels, describe_sizes, label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.data.validity import check, check_alike, check_assignment, class_labels
 from fedkeel.errors import InputError, shown
@@ -32,7 +35,7 @@ DEFAULT_TEST = 0.2
 
 
 @dataclass(frozen=True)
-class FederatedData:
+class FederatedData(FromFiles):
     """Training data dealt out to clients, and samples to test on. Samples are indexed, never copied per client."""
 
     train: Examples
@@ -52,6 +55,10 @@ class FederatedData:
     """Which of these are each client's own."""
     client_names: tuple[str, ...] | None = None
     """What clients are called, where they have names."""
+    class_names: tuple[str, ...] | None = None
+    """What classes are called, by number, where they have names; of several targets per sample, their columns."""
+    feature_names: tuple[str, ...] | None = None
+    """What the numbers of a sample are called, where they come from columns."""
     weight: Tensor | None = None
     """[training samples], what each counts in the loss; None where all count alike."""
 
@@ -86,7 +93,7 @@ class FederatedData:
         cls, dataset: Dataset, partition: Partition, clients: int, seed: int, validation: float = 0.0
     ) -> FederatedData:
         """Deal a data set's training samples out to `clients`; a share of each one's may be kept for validation."""
-        assignment = _deal(partition, dataset.train, clients, seed)
+        assignment = deal(partition, class_labels(dataset.train), len(dataset.train), clients, seed)
         dealt = cls(dataset.train, dataset.test, assignment, dataset.classes, dataset.vocabulary, dataset.name)
         return dealt.with_validation(validation, seed) if validation else dealt
 
@@ -115,7 +122,8 @@ class FederatedData:
         samples, common = examples(x, y, vocabulary), _common(test, vocabulary)
         if not len(samples):
             raise InputError("x has no samples; give at least one")
-        assignment = _deal(make(_Dealt, {"partition": partition}).partition, samples, clients, seed)
+        kind = make(_Dealt, {"partition": partition}).partition
+        assignment = deal(kind, class_labels(samples), len(samples), clients, seed)
         return cls._of(samples, assignment, common, test, validation, seed, vocabulary, name)
 
     @classmethod
@@ -172,6 +180,10 @@ class FederatedData:
         """Read map-style torch data sets of (x, y) pairs once, then as `from_arrays`."""
         held_out = test if isinstance(test, int | float | np.number) else read_all(test)
         return cls.from_arrays(*read_all(dataset), test=held_out, **how)
+
+    @classmethod
+    def _of_dealt(cls, dealt: Dealt) -> Self:
+        return cls(**vars(dealt))
 
     @classmethod
     def _of(
@@ -320,22 +332,18 @@ class FederatedData:
         """Who holds which training labels, in plain values; whatever the number of clients, it is short."""
         labels = class_labels(self.train)
         if labels is None:
-            return describe_sizes(self.assignment)
-        return describe_labels(labels, self.assignment, self.classes)
+            return describe_sizes(self.assignment) | self._names()
+        return describe_labels(labels, self.assignment, self.classes) | self._names()
+
+    def _names(self) -> dict[str, list[str]]:
+        """What clients, as many as are described, classes and features are called, where they have names."""
+        clients = None if self.client_names is None else self.client_names[:MOST_CLIENTS]
+        named = {"client_names": clients, "class_names": self.class_names, "feature_names": self.feature_names}
+        return {field: [*names] for field, names in named.items() if names is not None}
 
 
 class _Dealt(Section):
     partition: AnyPartition
-
-
-def _deal(partition: Partition, samples: Examples, clients: int, seed: int) -> Assignment:
-    labels = class_labels(samples)
-    if labels is None and partition.kind != "iid":
-        raise InputError(
-            f"partition.kind={partition.kind} needs one class label per sample, which these targets are not; use iid, "
-            "or give each client its own data"
-        )
-    return partition.assign(np.zeros(len(samples), dtype=np.int64) if labels is None else labels, clients, seed)
 
 
 def _common(test: Any, vocabulary: Vocabulary) -> Examples | None:

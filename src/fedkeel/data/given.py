@@ -108,7 +108,8 @@ def same_targets(parts: Sequence[Examples]) -> None:
 
 def read_all(dataset: Any) -> tuple[Tensor, Tensor]:
     """Every (x, y) pair of a map-style torch data set."""
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+    iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    if iterable or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise InputError(
             f"dataset must be a map-style torch Dataset of (x, y) pairs, with a length; got {type(dataset).__name__}; "
             "collect the samples of an iterable one in a list first"

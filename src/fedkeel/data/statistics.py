@@ -20,7 +20,7 @@ def label_counts(labels: NDArray[np.int64], assignment: Assignment, classes: int
     """[clients, classes], samples of each label on each client."""
     held = labels[assignment.indices]
     if len(held) and (held.min() < 0 or held.max() >= classes):
-        raise InputError(f"labels: {held.min()} to {held.max()} is not accepted; accepted: 0 to {classes - 1}")
+        raise InputError(f"labels must be from 0 to {classes - 1}; got {held.min()} to {held.max()}")
     clients = np.repeat(np.arange(len(assignment)), assignment.sizes)
     counts = np.bincount(clients * classes + held, minlength=len(assignment) * classes)
     return counts.reshape(len(assignment), classes)
@@ -35,7 +35,7 @@ def mean_wasserstein(counts: NDArray[np.int64]) -> float:
     """
     sizes = counts.sum(axis=1)
     if not sizes.any():
-        raise InputError("counts: no samples at all is not accepted; accepted: at least one client with samples")
+        raise InputError("counts must have at least one client with samples; got none")
     held = counts[sizes > 0]
     return float(_distances(held, counts.sum(axis=0) / sizes.sum()).mean())
 

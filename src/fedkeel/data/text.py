@@ -37,9 +37,9 @@ class HashingTokenizer:
 
     def __post_init__(self) -> None:
         if self.vocabulary < 2:
-            raise InputError(f"vocabulary: {self.vocabulary} is too small; accepted: 2 or more (one is padding)")
+            raise InputError(f"vocabulary must be at least 2, as one id is for padding; got {self.vocabulary}")
         if self.length < 1:
-            raise InputError(f"length: {self.length} is too small; accepted: 1 or more")
+            raise InputError(f"length must be at least 1; got {self.length}")
 
     def token(self, word: str) -> int:
         """A word's id, 1..vocabulary-1: the same on every machine, in every process."""

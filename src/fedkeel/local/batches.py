@@ -16,7 +16,7 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.settings import LocalSettings
-from fedkeel.local.work import steps
+from fedkeel.local.work import samples_in_epoch, steps, steps_in_epoch
 
 NUMBERED = 256
 """Samples of a client that are told by number at once, where nobody needs them side by side."""
@@ -155,8 +155,10 @@ class Batches:
         self.by_step = local.by_step
         """Whether what is called an epoch here is a mini-batch, but for the passes through all samples."""
         self.batch, self.steps = steps(self._sizes, self.epochs, local)
-        self.a_pass: NDArray[np.int64] = -(-self._sizes // self.batch)
-        """[C], steps that lead a client through all its samples."""
+        self.a_pass: NDArray[np.int64] = steps_in_epoch(self._sizes, local)
+        """[C], steps that lead a client through all its samples, but for those that `local.drop_last` leaves out."""
+        self.used: NDArray[np.int64] = samples_in_epoch(self._sizes, local)
+        """[C], samples of such a pass."""
         self._own = data.assignment.offsets[self._clients, None]
         self._augment: dict[int, torch.Generator] = {}
 
@@ -214,7 +216,7 @@ class Batches:
             masks = self._masks("dropout", number)
             order = torch.from_numpy(self._shuffled(everybody, np.full(len(everybody), number)))
             place, before = 0, number * a_pass
-            for which in torch.split(order[:, : (count - before) * size], some, dim=1):
+            for which in torch.split(order[:, : min(count - before, a_pass) * size], some, dim=1):
                 for samples in self._samples(which).split(size):
                     if weights.shape != samples.shape:
                         sizes = np.full(len(everybody), samples.shape[1])

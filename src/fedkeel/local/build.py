@@ -56,9 +56,12 @@ class Workshop:
     def _gradient(self, settings: ExecutorSettings) -> Gradient:
         if settings.native:
             return self.native(self._threads(settings))
+        if settings.stack and self.local.only_autograd:
+            raise FedkeelError(f"clients cannot be trained in stacks: {self.local.only_autograd}")
         if settings.stack:
             return self.dense or VmappedGradient(self.module, self._layout, self.task.loss)
-        return AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last), self.task.loss)
+        half = self.local.precision == "bfloat16"
+        return AutogradGradient(copy.deepcopy(self.module), bool(settings.channels_last), half, self.task.loss)
 
     @cached_property
     def dense(self) -> DenseGradient | None:
@@ -72,7 +75,7 @@ class Workshop:
             return "the native kernels are for device cpu"
         if self.task.kind != "classification" or not self.task.loss.softmax or self.data.weight is not None:
             return "the native kernels know only the plain cross-entropy of one class per sample"
-        return absence() or (self._chain if isinstance(self._chain, str) else None)
+        return self.local.only_autograd or absence() or (self._chain if isinstance(self._chain, str) else None)
 
     def native(self, threads: int) -> NativeGradient:
         """By the compiled kernels, in so many threads."""
@@ -84,9 +87,9 @@ class Workshop:
     @property
     def trains_whole_jobs(self) -> bool:
         """Whether the kernels are given whole jobs of this method, or whole epochs, not every step."""
-        by_epoch = walks_by_epoch(self.rule, self.local.momentum) and not self.local.by_step
+        by_epoch = walks_by_epoch(self.rule, self.local.momentum) and self.local.alike_in_epochs
         many = keeps_to_course(self.rule) or by_epoch
-        return many and self.local.optimizer == "sgd" and not self.data.augment and not self.data.resize
+        return many and self.local.plain and not self.data.augment and not self.data.resize
 
     @property
     def bytes(self) -> int:

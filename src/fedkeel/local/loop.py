@@ -88,7 +88,7 @@ def train(
     by_epoch = getattr(oracle, "by_epoch", None) if walks_by_epoch(rule, momentum) and job.fresh is None else None
     walk, finish = (by_epoch and by_epoch(limit)) or (islice(oracle.steps(), limit), None)
     w = job.start
-    optimizer = optimizer or Descent(momentum)
+    optimizer = optimizer or Descent(momentum, job.nesterov)
     done: list[Job] = []
     epoch: int | Tensor | None = None
     lr = rate = job.lr
@@ -111,11 +111,12 @@ def train(
         if step.epochs is not epoch or job.lr is not lr:  # after the rule, which may set an epoch's rate
             epoch, lr = step.epochs, job.lr
             rate = lr[:, epoch, None] if isinstance(epoch, int) else lr.gather(1, epoch[:, None])
+        timed = rate if job.curve is None else rate * job.factor(number)  # who is at work has made as many steps
         if direction is None:
             assert descend is not None
-            descend(old, rate, new, job.course)
+            descend(old, timed, new, job.course)
             continue
-        optimizer.step(old, direction, rate, new)
+        optimizer.step(old, direction, timed, new)
         if finish is not None:
             finish(job, rate, new)
     left = [job, *reversed(done)]
@@ -174,6 +175,7 @@ def _joined(carries: list[Message]) -> Message:
         if carry.keys() != carries[0].keys():
             late = ", ".join(sorted(carry.keys() ^ carries[0].keys()))
             raise FedkeelError(
-                f"the client rule carries {late} only in some steps; accepted: from begin or the first on"
+                f"the client rule must carry {late} in every step, but carries it only in some; set it in begin or in "
+                "the first step"
             )
     return {name: torch.cat([carry[name] for carry in carries]) for name in carries[0]}

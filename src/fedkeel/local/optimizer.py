@@ -27,10 +27,10 @@ class Optimizer(Protocol):
 
 
 class Descent:
-    """SGD. Momentum is PyTorch's: v <- m v + d, started at d."""
+    """SGD. Momentum is PyTorch's: v <- m v + d, started at d. With Nesterov's, the step is along d + m v."""
 
-    def __init__(self, momentum: float) -> None:
-        self._momentum = momentum
+    def __init__(self, momentum: float, nesterov: bool = False) -> None:
+        self._momentum, self._nesterov = momentum, nesterov
         self._velocity: Tensor | None = None
 
     def keep(self, active: int) -> None:
@@ -41,8 +41,9 @@ class Descent:
         """w - rate * v"""
         if self._momentum:
             before = self._velocity
-            direction = direction.clone() if before is None else before.mul_(self._momentum).add_(direction)
-            self._velocity = direction
+            velocity = direction.clone() if before is None else before.mul_(self._momentum).add_(direction)
+            self._velocity = velocity
+            direction = torch.add(direction, velocity, alpha=self._momentum) if self._nesterov else velocity
         torch.addcmul(w, rate, direction, value=-1, out=out)
 
 

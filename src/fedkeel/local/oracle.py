@@ -27,13 +27,13 @@ ORDERED = 1 << 23
 
 
 def whole_jobs(gradient: Gradient, batches: Batches, local: LocalSettings) -> bool:
-    """Whether the steps of a job may be made in one go: only those of SGD can be."""
-    return gradient.trains_whole_jobs and batches.as_they_lie is not None and local.optimizer == "sgd"
+    """Whether the steps of a job may be made in one go: only those of SGD without Nesterov's momentum can be."""
+    return gradient.trains_whole_jobs and batches.as_they_lie is not None and local.plain
 
 
 def whole_epochs(gradient: Gradient, batches: Batches, local: LocalSettings) -> bool:
     """Whether those of an epoch may be; where mini-batches are counted, it has no others than its first."""
-    return whole_jobs(gradient, batches, local) and not batches.by_step
+    return whole_jobs(gradient, batches, local) and local.alike_in_epochs
 
 
 class BatchOracle:
@@ -72,7 +72,7 @@ class BatchOracle:
 
     def _current(self) -> Batch:
         if self._batch is None:
-            raise FedkeelError("a gradient was asked for outside of a step, where no mini-batch is current")
+            raise FedkeelError("a gradient was asked for outside of a step, where there is no mini-batch")
         return self._batch
 
     def pick(self, rows: Tensor) -> BatchOracle:
@@ -184,8 +184,9 @@ class BatchOracle:
         if left is not None:
             left = replace(left, last=w.new_empty(w.shape), past=w.new_empty(w.shape))
         count = batches.steps if limit is None else np.minimum(batches.steps, limit)
-        passes = -(-count // batches.a_pass)
-        self._run(job, w, count, batches.steps // batches.epochs, batches.sizes, passes, batches.order, left)
+        passes, each = -(-count // batches.a_pass), batches.steps // batches.epochs
+        timed, each = (job, each) if job.curve is None else (_by_step(job, int(count.max())), np.ones_like(each))
+        self._run(timed, w, count, each, batches.used, passes, batches.order, left)
         self._finite = self._outcomes[0].finite
         return w, replace(job, course=replace(job.course, trail=left))
 
@@ -250,7 +251,7 @@ class BatchOracle:
             active = int((epochs > epoch).sum())
             order = batches.order(slice(active), np.ones_like(epochs), epoch)
             size = batches.batch[:active]
-            left = batches.sizes[:active] - size
+            left = batches.used[:active] - size
             if limit is not None:
                 left = np.minimum(left, (limit - 1 - epoch * batches.a_pass[:active]) * size)
             self._batch = batches.first(order[:, 0], epoch)
@@ -325,3 +326,11 @@ class BatchOracle:
         for losses, sizes in pairs:
             real = torch.arange(losses.shape[1]) < torch.from_numpy(sizes)[:, None]
             yield torch.where(real, losses.double().cpu(), 0.0).sum(1).numpy(), sizes
+
+
+def _by_step(job: Job, count: int) -> Job:
+    """The job with a learning rate for each of its first steps."""
+    steps = np.arange(count)
+    epochs = torch.from_numpy(steps).to(job.lr.device) // (job.steps // job.epochs)
+    rates = job.lr.gather(1, epochs.clamp(max=job.lr.shape[1] - 1))
+    return replace(job, lr=rates * job.factor(steps))

@@ -124,6 +124,8 @@ class Trainer:
             samples=torch.from_numpy(batches.sizes).to(device)[:, None],
             momentum=self.local.momentum,
             layout=self.layout,
+            nesterov=self.local.nesterov,
+            curve=self.local.curve,
         )
 
 
@@ -141,8 +143,8 @@ def _check(rule: ClientRule, outcome: Outcome, sends: Mapping[str, Sends], lr: T
     """Whether everything has a row per client, rates are those of `lr`'s epochs, and what goes up is declared."""
     if outcome.job.lr.shape != lr.shape:
         raise FedkeelError(
-            f"{type(rule).__name__}: its job's learning rates are {list(outcome.job.lr.shape)}; "
-            f"accepted: {list(lr.shape)}, one row a client, one rate an epoch"
+            f"{type(rule).__name__}: the job's learning rates must be {list(lr.shape)}, one row per client and one "
+            f"rate per epoch; got {list(outcome.job.lr.shape)}"
         )
     reason = undeclared(sends, outcome.message, outcome.job.sums.totals, outcome.w)
     for name, kept in outcome.kept.items():

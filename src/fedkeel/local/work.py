@@ -1,6 +1,7 @@
 """How much local work is. A job consists of units: epochs or, with `local.steps`, mini-batches.
 
-Mini-batches are those of epochs, one after the other: a client that has seen all its samples begins anew.
+Mini-batches are those of epochs, one after the other: a client that has seen all its samples begins anew. With
+`local.drop_last`, an epoch ends before a last mini-batch that would be shorter than the others.
 """
 
 from __future__ import annotations
@@ -18,28 +19,40 @@ Numbers = NDArray[np.int64]
 
 def steps(sizes: Numbers, units: ArrayLike, local: LocalSettings) -> tuple[Numbers, Numbers]:
     """(The largest mini-batch of each client, how many steps its job of so many units takes)."""
-    batch = _largest(sizes, local.batch_size)
-    return batch, np.array(units) * (1 if local.by_step else -(-sizes // batch))
+    count = np.array(units, dtype=np.int64)
+    return _largest(sizes, local), count if local.by_step else count * steps_in_epoch(sizes, local)
+
+
+def steps_in_epoch(sizes: Numbers, local: LocalSettings) -> Numbers:
+    """Mini-batches of an epoch of each client."""
+    batch = _largest(sizes, local).clip(1)
+    count: Numbers = sizes // batch if local.drop_last else -(-sizes // batch)
+    return count
+
+
+def samples_in_epoch(sizes: Numbers, local: LocalSettings) -> Numbers:
+    """How many samples of each client an epoch leads through: all, or those of whole mini-batches."""
+    return steps_in_epoch(sizes, local) * _largest(sizes, local) if local.drop_last else sizes
 
 
 def seen(sizes: Numbers, units: ArrayLike, local: LocalSettings) -> Numbers:
     """How many samples clients with so many go through in so many units, each as often as it comes."""
+    an_epoch = samples_in_epoch(sizes, local)
     if not local.by_step:
-        return np.multiply(sizes, units, dtype=np.int64)
-    batch = _largest(sizes, local.batch_size).clip(1)
-    epochs, rest = np.divmod(units, (-(-sizes // batch)).clip(1))
-    samples: Numbers = epochs * sizes + rest * batch
+        return np.multiply(an_epoch, units, dtype=np.int64)
+    epochs, rest = np.divmod(units, steps_in_epoch(sizes, local).clip(1))
+    samples: Numbers = epochs * an_epoch + rest * _largest(sizes, local).clip(1)
     return samples
 
 
 def whole_jobs(sizes: Numbers, local: LocalSettings) -> tuple[Numbers, int]:
     """(Samples of each client, how often its job goes through them); those of mini-batches are counted one by one."""
-    return (seen(sizes, local.units, local), 1) if local.by_step else (sizes, local.units)
+    return (seen(sizes, local.units, local), 1) if local.by_step else (samples_in_epoch(sizes, local), local.units)
 
 
 def units_an_epoch(sizes: Numbers, local: LocalSettings) -> NDArray[np.float64]:
     """1; of mini-batches the quotient of samples, which is no whole number where the last one is smaller."""
-    return sizes / _largest(sizes, local.batch_size) if local.by_step else np.ones(len(sizes))
+    return samples_in_epoch(sizes, local) / _largest(sizes, local) if local.by_step else np.ones(len(sizes))
 
 
 def epochs_in(units: int, an_epoch: Any) -> Any:
@@ -48,12 +61,13 @@ def epochs_in(units: int, an_epoch: Any) -> Any:
     return epochs + rest / an_epoch
 
 
-def batch_sizes(data: FederatedData, batch_size: int | str) -> list[int]:
+def batch_sizes(data: FederatedData, local: LocalSettings) -> list[int]:
     """Every size of mini-batch that occurs in an epoch, ascending."""
     sizes = data.sizes[data.sizes > 0]
-    largest = _largest(sizes, batch_size)
-    return [int(size) for size in np.unique([largest, np.where(sizes % largest, sizes % largest, largest)])]
+    largest = _largest(sizes, local)
+    rest = samples_in_epoch(sizes, local) % largest
+    return [int(size) for size in np.unique([largest, np.where(rest, rest, largest)])]
 
 
-def _largest(sizes: Numbers, batch_size: int | str) -> Numbers:
-    return sizes if batch_size == "full" else np.minimum(sizes, int(batch_size))
+def _largest(sizes: Numbers, local: LocalSettings) -> Numbers:
+    return sizes if local.batch_size == "full" else np.minimum(sizes, local.batch_size)

@@ -1,4 +1,4 @@
-"""One file a method, imported when the method is asked for."""
+"""One file per method, imported when the method is used."""
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job, Updates

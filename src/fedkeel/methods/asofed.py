@@ -31,17 +31,17 @@ class Followed(ClientRule):
     """w <- w - lr r (s - s_prev + h); s_prev and h are a client's own and last from job to job."""
 
     lam: NonNegativeFloat = 1.0
-    """lambda, of the proximal term; the paper's."""
+    """The weight of the proximal term (lambda in the paper)."""
     h_decay: Decay = 0.001
-    """beta, the share of the past that stays in h; the paper's."""
+    """The share of the past that is kept in the gradient memory h (beta in the paper)."""
     late: bool = False
-    """Whether h takes the previous gradient in only after the step."""
+    """Update the memory h with the previous gradient after the step instead of before it."""
     dynamic_rate: bool = True
-    """Whether slow clients step wider, by r; 1 for everybody without a server that measures delays."""
+    """Let slow clients take larger steps, by the factor max(1, log(mean delay))."""
 
     @property
     def needs_sgd(self) -> str:
-        return "its direction is a mean with earlier ones, longer for slow clients, and its size counts"
+        return "the size of its direction, a mean with earlier ones that is larger for slow clients, counts"
 
     @property
     def pull(self) -> float:
@@ -51,7 +51,7 @@ class Followed(ClientRule):
         return {"h": torch.zeros_like(w), "s": torch.zeros_like(w)}
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Goes on with the past of the last job."""
+        """Continues with the past of the last job."""
         rate = torch.ones_like(job.lr[:, :1])
         if self.dynamic_rate and "delay" in job.received:
             rate = widened(job.received["delay"])
@@ -73,11 +73,11 @@ class Accumulated(ServerRule):
     pace = "periodic"
 
     server_lr: PositiveFloat = 1.0
-    """Ours; 1 is ASO-Fed as published."""
+    """The step size of the server. With 1 it is ASO-Fed as published."""
     feature: bool = False
-    """The paper's step on the first layer; off, because it shrinks it by about 1 / fan-in at every arrival."""
+    """Apply the paper's feature step to the first layer. It is off because it shrinks that layer at every arrival."""
     dynamic_rate: bool = True
-    """Whether clients are told their mean delays."""
+    """Let slow clients take larger steps, by the factor max(1, log(mean delay))."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         zeros = torch.zeros(len(samples), dtype=torch.float64)

@@ -18,7 +18,7 @@ from fedkeel.config.section import Section
 from fedkeel.methods.course import Course
 from fedkeel.methods.job import Job
 from fedkeel.methods.oracle import Oracle, Penalty
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.types import Message, ScheduleOver, Sends
 from fedkeel.params import Layout, Part
 
 __all__ = ["ClientRule", "Course", "Job", "Merge", "Message", "Oracle", "Penalty", "Sends", "body_objection"]
@@ -28,7 +28,7 @@ class ClientRule(Section):
     """How a client trains. The default is plain SGD."""
 
     pair: ClassVar[str | None] = None
-    """Client and server rules with the same word here belong together and with nobody else."""
+    """Client and server rules with the same word here belong together and go with no others."""
     downloads: ClassVar[Part] = "all"
     """Which weights the server sends; batch-norm statistics go with the body."""
     uploads: ClassVar[Part] = "all"
@@ -40,13 +40,13 @@ class ClientRule(Section):
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
     watches_epochs: ClassVar[bool] = False
-    """Whether `advance` matters only where an epoch begins (`Oracle.begins`): between, the job's course says it all."""
+    """Whether `advance` matters only where an epoch begins (`Oracle.begins`); in between, the job's course suffices."""
     limit: ClassVar[int | None] = None
-    """Of a survey: how many steps it takes, unless it is the whole job."""
+    """How many steps a survey takes; None: those of the whole job."""
     recorded: ClassVar[tuple[str, ...]] = ()
     """Messages [m, 1] that are written down with the arrival of a job that got a fresh model."""
     finetune_epochs: ClassVar[int] = 0
-    """Of each client's own model before it is tested, unless the experiment says otherwise."""
+    """Epochs of fine-tuning before each client's own model is tested, unless the experiment says otherwise."""
 
     @property
     def trains(self) -> Part:
@@ -57,13 +57,13 @@ class ClientRule(Section):
     def survey(self) -> ClientRule | None:
         """How clients answer when the server asks before training (`ServerRule.plan`).
 
-        They do it like a job that begins with the same weights, of which only messages and sums go up.
+        A survey runs like a job that begins with the same weights, but only its messages and sums go up.
         """
         return None
 
     @property
     def whole(self) -> bool:
-        """Of a survey that takes a few steps: whether it still goes through all the client's data, once."""
+        """Whether a survey of a few steps still goes through all the client's data once."""
         return False
 
     @property
@@ -76,8 +76,17 @@ class ClientRule(Section):
         """Why clients must take steps of SGD and of no other `local.optimizer`, if there is a reason."""
         return None
 
+    @property
+    def if_diverged(self) -> str | None:
+        """What to try when training has diverged, beside a smaller `local.lr`: which of its settings to change."""
+        return None
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """Why `local.schedule` must not change the learning rate over rounds, or over steps, if there is a reason."""
+        return None
+
     def objection(self, layout: Layout, momentum: float) -> str | None:
-        """Why this rule cannot train such a model or with such momentum, if there is a reason."""
+        """Why this rule cannot train such a model or with such momentum, if there is a reason: "problem; remedy"."""
         return None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
@@ -100,16 +109,16 @@ class ClientRule(Section):
         return 0
 
     def refresh(self, job: Job, w: Tensor, oracle: Oracle) -> Merge:
-        """What becomes of a fresh global model `job.fresh`, which comes before the current mini-batch.
+        """How to merge a fresh global model `job.fresh`, which comes before the current mini-batch.
 
-        All three are those of the clients whose slot it is.
+        All three arguments hold only the clients whose slot it is.
         """
         raise NotImplementedError
 
     def step(self, job: Job, w: Tensor, oracle: Oracle) -> Tensor:
         """The direction [k, D] of one mini-batch, before momentum or Adam; by default the job's course.
 
-        `w` is the loop's own: it is only read, and it moves with every step, so what is to last is a clone of it.
+        `w` belongs to the loop: only read it. It changes with every step, so clone what is to last.
         """
         at = job.course.at(w, oracle)
         return job.course.direction(oracle.grad(w) if at is None else oracle.grad(w, at=at), w)
@@ -129,7 +138,7 @@ class ClientRule(Section):
     def sends(self, layout: Layout, received: Message) -> Mapping[str, Sends]:
         """What goes up beside the weights, by the names of `end`'s messages and of `job.sums`.
 
-        Given what one client received. It is known before anything is trained, so that the upload's bytes are too.
+        It depends only on what one client received, so the bytes of an upload are known before training.
         """
         return {}
 
@@ -137,9 +146,7 @@ class ClientRule(Section):
 def body_objection(layout: Layout, why: str) -> str | None:
     """Why a rule that needs a body cannot train a model that is all head; `why` says what it needs it for."""
     return (
-        f"{why}, and this model is all head; accepted: a model with layers before its last"
-        if layout.head.all()
-        else None
+        f"{why}, and this model is all head; use a model with layers before its last one" if layout.head.all() else None
     )
 
 
@@ -150,4 +157,4 @@ class Merge:
     share: Tensor
     """[k, 1]"""
     notes: Message = field(default_factory=dict)
-    """[k, ...], what takes the place of `job.carry` of these names, which `begin` has set."""
+    """[k, ...], new values for the entries of `job.carry` with these names, which `begin` has set."""

@@ -12,13 +12,13 @@ from fedkeel.methods.oracle import Oracle
 
 @dataclass(frozen=True)
 class Trail:
-    """Directions that are weighed against those before: of a step's own direction d, gain * (d - last + past) is made.
+    """Directions weighed against earlier ones: a step's own direction d becomes gain * (d - last + past).
 
-    `past` is a running mean of earlier ones, in which `last` has its share before it is used, or `late`: afterwards.
+    `past` is a running mean of earlier directions. It takes in `last` before it is used, or afterwards if `late`.
     """
 
     last: Tensor
-    """[k, D], d of the step before."""
+    """[k, D], d of the previous step."""
     past: Tensor
     """[k, D]"""
     keep: float
@@ -38,14 +38,14 @@ class Trail:
 class Course:
     """direction = share * gradient + offset + pull * (w - anchor), and a trail of it.
 
-    A rule that can say its direction like this has it computed in one go with the step, where the oracle knows how.
+    A direction of this form is computed together with the step, where the oracle knows how.
     """
 
     share: float = 1.0
     offset: Tensor | None = None
     """[k, D]"""
     pull: Tensor | None = None
-    """[k, 1]; with it comes an anchor."""
+    """[k, 1]; it needs an anchor."""
     anchor: Tensor | None = None
     """[k, D]"""
     ascent: float = 0.0
@@ -73,7 +73,7 @@ class Course:
         return torch.addcmul(w, g, self.ascent / (g.norm(dim=-1, keepdim=True) + 1e-12))
 
     def direction(self, g: Tensor, w: Tensor) -> Tensor:
-        """At `w`, given the gradient, which is used up; without the trail."""
+        """The direction at `w` without the trail, given the gradient, which is overwritten."""
         if self.share != 1:
             g = g.mul_(self.share)
         if self.offset is not None:

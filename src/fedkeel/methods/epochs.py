@@ -1,4 +1,4 @@
-"""What clients say of their epochs (FedAgg's mean-field terms): the gradient at the start of each, and its way."""
+"""What clients report about their epochs, for FedAgg's mean-field terms: the gradient at the start, and the way."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ class Units(Section):
     """What an epoch's mean gradient is a gradient of."""
 
     phi1: Literal["first", "sum"] = "first"
-    """One mini-batch's gradient, so that rates are about the number of mini-batches times the base rate, as phi2 is the
-    way of a whole epoch; or the sum over the epoch, so that units match and rates are about the base rate."""
+    """The mean gradient of an epoch: the gradient of its first mini-batch (`first`) or the sum over the epoch (`sum`).
+    With `first`, rates become about as many times the base rate as an epoch has mini-batches."""
 
     @property
     def records(self) -> tuple[str, ...]:
-        """What clients say: a summed gradient is minus the way and need not travel."""
+        """What clients report; a summed gradient is minus the way and need not travel."""
         return ("way",) if self.phi1 == "sum" else ("gradient", "way")
 
 
 class EpochRecorder(Units, ClientRule):
     """SGD at the rates that the server sent; sends the gradient at the start of every epoch, and the epoch's way.
 
-    That is its displacement for a learning rate of one. Only their sums over clients go up.
+    The way is the displacement for a learning rate of one. Only sums over clients go up.
     """
 
     pair = "fedagg"
     watches_epochs = True
 
     gradient_batches: GradientBatches = 1
+    """The data of the gradient at the start of an epoch: one mini-batch (1) or all data of the client (`full`)."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """Rates and sums are of all L epochs, also where a straggler does fewer."""
+        """Rates and sums cover all L epochs, also where a straggler does fewer."""
         rates = job.received["rates"]
         sums = Sums.of(self.records, rates.shape[1], job.start)
         return replace(job, lr=rates[:, : job.lr.shape[1]], sums=sums)
@@ -72,7 +73,7 @@ class EpochRecorder(Units, ClientRule):
         return oracle.pick(rows).full_grad(w[rows]) if self.gradient_batches == "full" else some(g, rows)
 
     def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        """Everybody's last epoch ends here."""
+        """Every client's last epoch ends here."""
         last = job.epochs[:, 0] - 1
         for epoch in sorted(set(last.tolist())) if "way" in self.records else ():
             passed(job, w, torch.nonzero(last == epoch)[:, 0], epoch, 1)
@@ -91,6 +92,7 @@ class PointGradients(ClientRule):
     limit = 1
 
     gradient_batches: GradientBatches = 1
+    """The data of the gradient at each point: one mini-batch (1) or all data of the client (`full`)."""
 
     @property
     def whole(self) -> bool:

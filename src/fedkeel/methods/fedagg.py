@@ -31,11 +31,11 @@ from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Inheriting, Plan, ServerState, Updates
-from fedkeel.methods.types import Chance, Multiple, Reading, Weight
+from fedkeel.methods.types import Chance, Multiple, Reading, ScheduleOver, Weight, lower_cap
 from fedkeel.params import Layout
 
 STALLED = 1e-3
-"""Of the rates that Algorithm 1 starts from: below, nothing is learnt."""
+"""As a share of the rates that Algorithm 1 starts from: below it, nothing is learnt."""
 
 
 def optimal_learning_rates(start: Tensor, gradients: Tensor, parameters: Tensor, alpha: float) -> Tensor:
@@ -63,42 +63,49 @@ class Control(Units):
     """What client and server both must know."""
 
     reading: Reading = "practical"
-    """Rates that follow the last round's path at the base rate; or Algorithm 1 with its loop repaired, whose rates
-    shrink towards zero from sweep to sweep."""
+    """`practical` lets the rates follow the last round's path at the base rate. `literal` is Algorithm 1 with its loop
+    repaired, whose rates shrink towards zero."""
     direction: Literal["own", "aggregated"] = "own"
-    """Whether clients step along their own gradients in every mini-batch (Algorithm 2), or all alike along phi1, once
-    an epoch (Eq. 14); while no phi1 is known, in the first round without a probe, along their own."""
+    """Whether clients step along their own gradients in every mini-batch (`own`, Algorithm 2) or all along the mean
+    gradient once per epoch (`aggregated`, Eq. 14). As long as no mean gradient is known, they use their own."""
     alpha: Weight = 0.1
-    """The weight of the rates' size against that of the deviation; smaller means larger rates."""
+    """The weight of the size of the rates against the deviation from the mean path. A smaller value gives larger
+    rates."""
     probe: bool = False
-    """Whether the reference comes from an extra pass at the base rate in the same round, on clients' own gradients."""
+    """Measure the mean path by an extra pass at the base rate in the same round, instead of taking it from the last
+    round."""
     closed_loop: bool = False
-    """Whether clients solve anew at the start of every epoch from where they are (Eq. 15 with their own w_{i,l})."""
+    """Let clients compute their rates again at the start of every epoch, from their own weights (Eq. 15)."""
     floor: Chance = 0.1
-    """Of a rate, as a multiple of the base rate."""
+    """The smallest learning rate, as a multiple of the base rate."""
     cap: Multiple | None = 10.0
-    """The same upwards. Without it, small networks on clients with few classes collapse."""
+    """The largest learning rate, as a multiple of the base rate, or null for no limit. Without a limit, small networks
+    on clients with few classes often diverge."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.reading == "literal":
-            self._refuse("probe", "closed_loop", "phi1", "floor", "cap", accepted="practical")
+            self._refuse("probe", "closed_loop", "phi1", "floor", "cap", needed="practical")
         return self
 
-    def _refuse(self, *unused: str, accepted: Reading) -> None:
-        """Settings of the other reading, unless they are at their defaults."""
+    def _refuse(self, *unused: str, needed: Reading) -> None:
+        """Refuse settings of the other reading, unless they are at their defaults."""
         for field in unused:
             value = getattr(self, field)
             if value != type(self).model_fields[field].default:
                 told = "null" if value is None else str(value).lower()
                 raise InputError(
-                    f"algorithm.{field}: {told} is not accepted with reading {self.reading}, which does not use it; "
-                    f"accepted: reading {accepted}"
+                    f"algorithm.{field}={told} is not used with algorithm.reading={self.reading}; remove it or set "
+                    f"algorithm.reading={needed}"
                 )
 
     @property
+    def if_diverged(self) -> str | None:
+        return None if self.reading == "literal" else lower_cap(self.cap)
+
+    @property
     def records(self) -> tuple[str, ...]:
-        """Where all move along phi1 and there is no probe, a way is one step of phi1 and need not travel either."""
+        """Where all clients move along phi1 without a probe, a way is one step of phi1 and need not travel either."""
         alone = self.direction == "aggregated" and not self.probe
         return ("gradient",) if alone and self.phi1 == "first" else super().records
 
@@ -111,19 +118,25 @@ class AggregatedRates(Control, EpochRecorder):
         own = self.direction == "own" or self.probe
         if self.gradient_batches == "full" and self.phi1 == "sum" and own:
             raise InputError(
-                "algorithm.gradient_batches: full is not accepted with phi1 sum, which is the way of an epoch of "
-                "mini-batches; accepted: 1, phi1 first, or direction aggregated without a probe"
+                "algorithm.gradient_batches=full does not go with algorithm.phi1=sum, which adds up the mini-batches "
+                "of an epoch; set gradient_batches=1 or phi1=first, or direction=aggregated without a probe"
             )
         return self
 
     @property
     def watches_epochs(self) -> bool:  # type: ignore[override]
-        """Between epochs, whoever moves along phi1 does not even need a gradient."""
+        """Clients that move along phi1 do not even need a gradient within an epoch."""
         return self.direction == "own"
 
     @property
     def needs_sgd(self) -> str:
         return "its learning rates are made for steps along the gradient"
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """Over rounds, the practical reading plans its rates as multiples of the round's rate."""
+        if over == "steps":
+            return "its server plans one learning rate for each epoch"
+        return "Algorithm 1 finds its own learning rates in every round" if self.reading == "literal" else None
 
     @property
     def survey(self) -> ClientRule | None:
@@ -137,8 +150,8 @@ class AggregatedRates(Control, EpochRecorder):
         if self.direction == "own" or not momentum:
             return None
         return (
-            f"local.momentum={momentum} would carry clients beyond phi1 (algorithm.direction aggregated); "
-            "accepted: local.momentum=0"
+            f"local.momentum={momentum} would carry clients beyond phi1 (algorithm.direction=aggregated); "
+            "set local.momentum=0"
         )
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
@@ -147,7 +160,7 @@ class AggregatedRates(Control, EpochRecorder):
         return begun if self.survey is None else replace(begun, sums=Sums())
 
     def _led(self, job: Job) -> bool:
-        """Whether clients move along phi1; while nobody knows it, they move along their own gradients."""
+        """Whether clients move along phi1; while it is not known, they move along their own gradients."""
         return self.direction == "aggregated" and "phi1" in job.received
 
     def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:
@@ -202,16 +215,17 @@ class MeanField(Control, Inheriting, Average):
     pair = "fedagg"
 
     sweeps: PositiveInt = 20
-    """Of Algorithm 1 in a round, at most (`literal`)."""
+    """With `reading: literal`: the most sweeps of Algorithm 1 in a round."""
     tolerance: PositiveFloat = 1e-3
-    """By how much the mean-field terms may still change when it stops, in norm."""
+    """With `reading: literal`: Algorithm 1 stops when the mean-field terms change by less than this, in norm."""
     initial_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """The rate of all epochs that Algorithm 1 starts from in every round (`literal`); without it, the base rate."""
+    """With `reading: literal`: the learning rate that Algorithm 1 starts from in every round. The default is the base
+    rate."""
 
     @model_validator(mode="after")
     def _used(self) -> Self:
         if self.reading == "practical":
-            self._refuse("initial_rate", "sweeps", "tolerance", accepted="literal")
+            self._refuse("initial_rate", "sweeps", "tolerance", needed="literal")
         return self
 
     @property
@@ -220,13 +234,13 @@ class MeanField(Control, Inheriting, Average):
 
     @property
     def forgets(self) -> str | None:
-        """Whoever asks for the mean-field terms in every round has no use for those of before."""
+        """A server that asks for the mean-field terms in every round has no use for earlier ones."""
         if self.reading == "literal":
-            return "with reading literal; accepted: reading practical"
-        return "with a probe; accepted: probe false" if self.probe else None
+            return "with algorithm.reading=literal; remove it or set algorithm.reading=practical"
+        return "with algorithm.probe=true; remove it or set algorithm.probe=false" if self.probe else None
 
     def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
-        """Remark 1: the mean-field terms of the epochs that both runs have; behind them, the base rate."""
+        """Remark 1: the mean-field terms of the epochs that both runs have; after them, the base rate."""
         terms = {name: pad(earlier[name], (0, 0, 0, epochs - len(earlier[name]))) for name in self.records}
         known = {"known": earlier["known"].to(state.w.device).clamp(max=epochs)}
         return replace(state, memory={name: term.to(state.w) for name, term in terms.items()} | known)
@@ -240,14 +254,14 @@ class MeanField(Control, Inheriting, Average):
             memory |= _means(state, (yield Brief({"rates": cohort.lr})))
         rates = solved = cohort.lr
         told = {}
-        if known := int(memory.get("known", 0)):  # epochs that somebody has done; behind them, the base rate
+        if known := int(memory.get("known", 0)):  # epochs that some client has done; after them, the base rate
             base = cohort.lr[:known]
             phi1, way = (each[:known] for each in self._field(memory))
             phi2 = trajectory(state.w, base[:, None] * way)
             solved = torch.cat([optimal_learning_rates(state.w, phi1, phi2, self.alpha), cohort.lr[known:]])
             rates = torch.cat([clipped(solved[:known], base, self.floor, self.cap), cohort.lr[known:]])
             told = {"phi1": phi1, "phi2": phi2, "base": base} if self.closed_loop else {}
-            if self.direction == "aggregated":  # behind what is known, the last one goes on
+            if self.direction == "aggregated":  # after the known epochs, the last phi1 goes on
                 told["phi1"] = phi1[torch.arange(len(rates), device=phi1.device).clamp(max=known - 1)]
         memory |= {"rates": rates, "solved": solved}
         return replace(state, memory=memory), Brief({"rates": rates, **told})
@@ -281,7 +295,7 @@ class MeanField(Control, Inheriting, Average):
         if bool((rates <= STALLED * lr).all()):
             warnings.warn(
                 f"FedAgg's literal reading stalls: after {len(trace)} sweeps its learning rates are at most "
-                f"{float(rates.max()):.2g}, as their only fixed point is 0; accepted: algorithm.reading=practical",
+                f"{float(rates.max()):.2g}, because their only fixed point is 0; set algorithm.reading=practical",
                 stacklevel=2,
             )
         memory = {"rates": rates, "solved": solved, "trace": torch.stack(trace)}
@@ -310,7 +324,7 @@ def _gradients(points: Tensor, count: int) -> Generator[Brief, Answers, Tensor]:
 def _means(state: ServerState, answers: Answers | Updates, moved: Tensor | None = None) -> dict[str, Tensor]:
     """Mean gradients and ways [L, D] of the clients that did each epoch, and how many epochs are known by now.
 
-    Where nobody did one, or in `moved` [m, E] nobody moved, all stays as it was.
+    Where no client did an epoch, or by `moved` [m, E] none moved in it, its means stay the same.
     """
     total = next(iter(answers.sums.values()))
     epochs = torch.arange(len(total), device=total.device)

@@ -30,12 +30,12 @@ from fedkeel.methods.registry import method
 from fedkeel.methods.server import Inheriting, Receipt, ServerState, Updates, View
 from fedkeel.methods.slots import Proposals, Timing
 from fedkeel.methods.staleness import StalenessMixed, mix
-from fedkeel.methods.types import Chance, Reading
+from fedkeel.methods.types import Chance, Reading, ScheduleOver
 from fedkeel.params import Layout
 
 LOWEST = torch.tensor([1e-3, 0.0, 0.0], dtype=torch.float64)
 HIGHEST = torch.tensor([1e3, 5.0, 1.0], dtype=torch.float64)
-"""What lambda, sigma and iota are held in."""
+"""Bounds of lambda, sigma and iota."""
 GAMMA = 1e3
 """The largest gamma; with upsilon at most 1, phi is never negative."""
 
@@ -48,9 +48,11 @@ class Switches(Section):
     """What client and server both must know."""
 
     reading: Reading = "practical"
-    """The gradients of the control parameters: derived, or as printed."""
+    """Which gradients of the control parameters are used: those derived from the objective (`practical`) or those
+    printed in the paper (`literal`)."""
     ablation: Annotated[Literal["none", "DA", "FA", "0"], BeforeValidator(_digit)] = "none"
-    """`DA`: FedAsync's weights on the server; `FA`: no merge on devices; `0`: both: FedAsync, mu 0, with a bound."""
+    """Leave a part out: `DA` uses FedAsync's weights on the server, `FA` lets devices merge nothing, and `0` does
+    both."""
 
     @property
     def merges(self) -> bool:
@@ -69,17 +71,19 @@ class FreshMerge(Switches, Timing, ClientRule):
     recorded = ("merge_weight", "loss_before", "loss_after", "gamma", "upsilon")
 
     gamma: Annotated[float, Field(ge=0, le=GAMMA)] = 3.0
-    """gamma at first; held in [0, 1000]."""
+    """The first value of the control parameter gamma, which scales the weight of a fresh model in a device's merge."""
     upsilon: Chance = 0.1
-    """upsilon at first; held in [0, 1]."""
+    """The first value of the control parameter upsilon, which lowers the weight of a fresh model that is only a little
+    fresher."""
     mu_b: PositiveFloat = 1.0
-    """mu_beta"""
+    """The factor on the importance of a fresh model in the merge weight (mu_beta in the paper)."""
     gamma_lr: NonNegativeFloat = 1e-4
-    """eta_gamma"""
+    """The learning rate of gamma (eta_gamma in the paper)."""
     upsilon_lr: NonNegativeFloat = 1e-4
-    """eta_upsilon"""
+    """The learning rate of upsilon (eta_upsilon in the paper)."""
     reward: Literal["local", "proxy"] = "local"
-    """Whose loss a merge is judged by: that of the current mini-batch, or of a sample of what other devices have."""
+    """The loss by which a merge is judged: that of the current mini-batch (`local`) or that of a sample of other
+    devices' data (`proxy`)."""
 
     def root(self, job: Job) -> Tensor:
         """g from 1, [k, 1]."""
@@ -154,17 +158,17 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     """w <- (1 - alpha) w + alpha w_i, with control parameters lambda, sigma and iota that take gradient steps."""
 
     mu_a: PositiveFloat = 1.0
-    """mu_alpha"""
+    """The factor on the importance of an update in its weight on the server (mu_alpha in the paper)."""
     lambda_lr: NonNegativeFloat = 1e-4
-    """eta_lambda"""
+    """The learning rate of lambda (eta_lambda in the paper)."""
     sigma_lr: NonNegativeFloat = 1e-4
-    """eta_sigma"""
+    """The learning rate of sigma (eta_sigma in the paper)."""
     iota_lr: NonNegativeFloat = 1e-4
-    """eta_iota"""
+    """The learning rate of iota (eta_iota in the paper)."""
     staleness_bound: PositiveInt = 99
-    """tau: an update with t - o + 1 above it is discarded."""
+    """Discard updates whose staleness, counted from 1, is above this (tau in the paper)."""
     shared_control: bool = False
-    """Whether all devices have one set of control parameters, not each its own."""
+    """Use one set of control parameters for all devices, instead of one per device."""
 
     @property
     def learns(self) -> bool:
@@ -179,25 +183,28 @@ class DynamicMixing(Switches, Proposals, Inheriting):
     def forgets(self) -> str | None:
         """Only the LSTM is taken over."""
         if not self.merges:
-            return f"with ablation {self.ablation}, whose devices do not merge; accepted: ablation none or DA"
-        return None if self.learns else f"with slot {self.slot}; accepted: slot learned"
+            ablation = f"with algorithm.ablation={self.ablation}, where devices do not merge"
+            return f"{ablation}; remove it or set algorithm.ablation to none or DA"
+        return None if self.learns else f"with algorithm.slot={self.slot}; remove it or set algorithm.slot=learned"
 
     @property
     def control(self) -> tuple[float, float, float]:
-        """lambda, sigma and iota at first."""
+        """The first values of lambda, sigma and iota."""
         raise NotImplementedError
 
     @property
     def needs_sgd(self) -> str | None:
         if not self.adapts or not any((self.lambda_lr, self.sigma_lr, self.iota_lr)):
             return None
-        return (
-            "its control parameters learn from gradients that are read off the clients' paths (not with lambda_lr, "
-            "sigma_lr and iota_lr of 0)"
-        )
+        return "its control parameters learn from how far clients moved (unless lambda_lr, sigma_lr and iota_lr are 0)"
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        if over == "steps" and self.reading == "literal" and self.needs_sgd:
+            return "Eq. 4 and 5, taken literally, divide a client's path by one learning rate"
+        return None
 
     def root(self, view: View) -> float:
-        """What stands under the root."""
+        """The number under the root."""
         raise NotImplementedError
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
@@ -216,7 +223,7 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         return self.proposal(state.memory, client) if self.learns else {}
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """The weight adapts or is FedAsync's; what is too stale changes no more than the log."""
+        """The weight adapts or is FedAsync's; an update that is too stale changes only the log."""
         if self.adapts:
             after, receipt = self._receive(state, update, view)
         else:
@@ -250,9 +257,9 @@ class DynamicMixing(Switches, Proposals, Inheriting):
         return after, Receipt(alpha, notes={"lambda": lambda_, "sigma": sigma, "iota": iota})
 
     def _adapted(self, control: Tensor, logged: Message | None, update: Updates) -> Tensor:
-        """[3], after a step of Eq. 3 on the loss of the model that the job started from, if it was mixed at all.
+        """[3], after a step of Eq. 3 on the loss of the model that the job started from, if that model was mixed.
 
-        The slopes are those of the mixing that made that model, with the control parameters of whoever was mixed in.
+        The slopes are those of the mixing that made that model, with the control parameters of the client mixed in.
         Errata (`literal`): Eq. 4 and 5 take w_i - w_o for a gradient, not for its opposite, divide it by epochs in
         place of steps, and count a merged model in.
         """
@@ -277,11 +284,11 @@ class AsynchronousMixing(DynamicMixing):
     pace = "periodic"
 
     lambda_: Annotated[float, Field(ge=1e-3, le=1e3)] = 5.0
-    """lambda at first; held in [.001, 1000]."""
+    """The first value of the control parameter lambda, which scales the weight of an update."""
     sigma: Annotated[float, Field(ge=0, le=5)] = 0.5
-    """sigma at first; held in [0, 5]."""
+    """The first value of the control parameter sigma, by which staler updates count less."""
     iota: Chance = 0.05
-    """iota at first; held in [0, 1]."""
+    """The first value of the control parameter iota, which is added to the importance of every update."""
 
     @property
     def control(self) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ class NearStart(Proximal):
     """SGD with a weak pull to the model that the job started from; without one, it is plain SGD to the bit."""
 
     mu: NonNegativeFloat = 0.005
-    """rho"""
+    """The weight of the proximal term that keeps clients near the model they received (rho in the paper)."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Sets no course where there is no pull."""
@@ -25,6 +25,6 @@ fedasync = method(
     "fedasync",
     client=NearStart,
     server=StalenessMixed,
-    about="mixes every update as it arrives, the staler the less",
+    about="mixes every update as it arrives; staler updates count less",
     cite="Xie et al., OPT 2020",
 )

@@ -16,9 +16,9 @@ class Average(ServerRule):
     """w <- w + server_lr * sum_i p_i (w_i - w), over the clients that arrived."""
 
     server_lr: PositiveFloat = 1.0
-    """eta_g; 1 is FedAvg as published."""
+    """The step size of the server along the mean update. With 1 it is FedAvg as published."""
     weighting: Weighting = "samples"
-    """p_i: n_i / n, or 1 / m."""
+    """How clients count in the mean: by their numbers of samples (`samples`) or all equally (`uniform`)."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         shares = updates.shares(self.weighting)
@@ -28,7 +28,7 @@ class Average(ServerRule):
 
 
 class UniformAverage(Average):
-    """The same, and all clients count alike unless told otherwise."""
+    """The same, but all clients count the same by default."""
 
     weighting: Weighting = "uniform"
 

@@ -26,18 +26,19 @@ class Buffered(ServerRule):
     pace = "concurrency"
 
     buffer_size: PositiveInt = 10
-    """K"""
+    """The number of updates that the server collects before it changes the model (K in the paper)."""
     server_lr: PositiveFloat = 1.0
-    """eta_g"""
+    """The step size of the server along the mean update."""
     exponent: NonNegativeFloat = 0.5
+    """How fast the weight of an update falls with its staleness s: the weight is (1 + s) to the power of minus this."""
     rest: Rest = "drop"
-    """At the end of the run; a step with k < K updates divides by k."""
+    """What happens to a buffer that is not full when the run ends: it is dropped (`drop`) or applied (`flush`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, _empty(w))
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """The model is a new version when the buffer is full; the weight is what the update has in that step."""
+        """The model is a new version when the buffer is full; the weight is the update's share in that step."""
         factor = staleness_factor(view.staleness, "polynomial", self.exponent, 0)
         delta = torch.add(state.memory["delta"], update.delta[0], alpha=factor)
         count = state.memory["count"] + 1

@@ -21,7 +21,8 @@ class MixedSGD(ClientRule):
     pair = "fedcm"
 
     alpha: Share = 0.1
-    """alpha; the first round, where Delta = 0, runs at alpha times the learning rate."""
+    """The share of the client's own gradient in its step; the rest is the server's momentum. In the first round there
+    is no momentum yet, so steps are shorter by this factor."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Every gradient is mixed with the same Delta."""
@@ -35,7 +36,7 @@ class DirectionAverage(UniformAverage):
 
     @property
     def needs_sgd(self) -> str:
-        return "its server reads gradients off the clients' paths"
+        return "its server computes gradients from how far clients moved"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"delta": torch.zeros_like(w)})
@@ -44,7 +45,7 @@ class DirectionAverage(UniformAverage):
         return {"delta": state.memory["delta"]}
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
-        """With local momentum, `length` is longer than lr K."""
+        """With local momentum, `length` is more than lr K."""
         after, shares = super().aggregate(state, updates)
         return replace(after, memory={"delta": -(shares / updates.length[:, 0]) @ updates.delta}), shares
 

@@ -17,7 +17,7 @@ from fedkeel.methods.server import ServerRule, ServerState, Updates
 
 
 def cosine_weights(models: Tensor, start: Tensor) -> Tensor:
-    """[m], proportional to cos(w_i, w), those that point away left out; all alike where no cosine is positive."""
+    """[m], proportional to cos(w_i, w) where that is positive, else 0; all the same where no cosine is positive."""
     dots = models @ start
     norms = models.norm(dim=1) * start.norm()
     cosines = torch.where(norms > 0, dots / norms.clamp(min=torch.finfo(dots.dtype).tiny), 0.0).clamp(min=0)
@@ -30,6 +30,7 @@ class CosineAverage(ServerRule):
     """w <- w + server_lr * sum_i theta_i (w_i - w), theta_i ~ cos(w_i, w), times how often a client was drawn."""
 
     server_lr: PositiveFloat = 1.0
+    """The step size of the server along the weighted mean update."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         weights = cosine_weights(updates.w, state.w)

@@ -20,7 +20,7 @@ class DynamicRegulariser(ClientRule):
     pair = "feddyn"
 
     alpha: PositiveFloat = 0.01
-    """alpha; the paper tunes it in {.001, .01, .1}."""
+    """The weight of the dynamic regulariser. The paper tunes it in {0.001, 0.01, 0.1}."""
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"h": torch.zeros_like(w)}
@@ -41,7 +41,7 @@ class DynamicAverage(ServerRule):
     pair = "feddyn"
 
     scale_alpha: bool = False
-    """Whether clients use alpha mean(n) / n_i, as the released code does for clients of unequal size."""
+    """Scale alpha for each client by mean(n) / n_i, as the released code does for clients of unequal size."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """h = 0; N counts the clients that have data."""

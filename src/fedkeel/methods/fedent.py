@@ -34,7 +34,7 @@ Vector = NDArray[np.float64]
 
 _POINTS, _VALLEYS = 64, 2
 TOLERANCE, SWEEPS = 1e-6, 100
-"""Of the fixed point for phi2: its relative change, and how often it is tried."""
+"""The relative change of phi2 at which its fixed point counts as found, and the largest number of sweeps."""
 
 
 def client_weight(
@@ -68,8 +68,8 @@ def entropy_learning_rates(
 ) -> Vector:
     """[m], the global minimisers of J on [0, eta_max].
 
-    J may have two minima. Between the points where p turns round and where p = 1/e, the entropy's part is monotone;
-    each of these intervals gets a grid of its own, whose deepest valleys are searched for the root of J'.
+    J may have two minima. Between the points where p turns around and where p = 1/e, the entropy's part is monotone.
+    Each of these intervals gets a grid of its own, whose deepest valleys are searched for the root of J'.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         turn = q / h
@@ -90,7 +90,7 @@ def entropy_learning_rates(
 
 
 def _bisected(slope: Callable[[Vector], Vector], low: Vector, high: Vector) -> Vector:
-    """Where `slope` turns positive between `low` and `high`, as exactly as numbers allow; or one of them."""
+    """Where `slope` turns positive between `low` and `high`, to floating-point precision; or one of the two ends."""
     for _ in range(60):
         middle = (low + high) / 2
         up = slope(middle) > 0
@@ -114,7 +114,8 @@ def self_consistent_rates(
 ) -> tuple[Vector, float, int]:
     """(Rates [m], phi2, sweeps) with phi2 = sum theta (a - 2 eta q + eta^2 h), damped by a half from eta = 0.
 
-    A rate that jumps between two minima may leave no fixed point: then the last sweep's. At w = 0 there are no weights.
+    A rate that jumps between two minima may leave no fixed point; then the last sweep's values are returned. At w = 0
+    there are no weights.
     """
     phi2, rates, sweeps = a, np.zeros_like(q), 0
     change = phi2
@@ -145,6 +146,7 @@ class SurveyGradient(ClientRule):
     limit = 1
 
     gradient_batches: GradientBatches = 1
+    """The data of the gradient at the global model: the first mini-batch (1) or all data of the client (`full`)."""
 
     @property
     def whole(self) -> bool:
@@ -175,7 +177,7 @@ class EntropyRate(SmoothedRate):
     pair = "fedent"
 
     gradient_batches: GradientBatches = 1
-    """What the gradient at the global model is of: the first mini-batch, or all the client's data."""
+    """The data of the gradient at the global model: the first mini-batch (1) or all data of the client (`full`)."""
 
     @property
     def survey(self) -> ClientRule:
@@ -187,18 +189,19 @@ class EntropyRate(SmoothedRate):
 
 
 class EntropyAverage(Average):
-    """FedAvg's mean; works out phi2 and everybody's eta_star from two numbers a client."""
+    """FedAvg's mean; computes phi2 and every client's eta_star from two numbers per client."""
 
     pair = "fedent"
 
     reading: Reading = "practical"
-    """`practical`: the minimiser of J, mostly eta_max: rates rise from the initial rate to the cap, and entropy
-    falls. `literal`: Eq. 22; rates stay near the initial rate."""
+    """`practical` minimises the objective J, so that rates rise from the initial rate to the cap. `literal` is Eq. 22
+    of the paper, with which rates stay near the initial rate."""
     beta: Weight = 0.99
+    """The weight of the entropy against the size of the learning rate in the objective J."""
     eta_max: PositiveFloat = 1.0
+    """The largest learning rate that the objective may choose, before smoothing."""
     estimate_bounds: bool = False
-    """Whether clients also estimate the bounds D on gradients and L on smoothness (the paper's Table 2): the largest
-    |g| so far, and the largest |g(w) - g(w_before)| / |w - w_before| of one mini-batch at two global models."""
+    """Let clients also estimate the bounds on gradients (D) and smoothness (L) of the paper's Table 2."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         if not self.estimate_bounds:

@@ -30,7 +30,7 @@ class PrivateBody(ClientRule):
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """The server knows how to train a linear header."""
         if layout.linear_head is None:
-            return "its server trains a linear header; accepted: a model whose last layer is one nn.Linear"
+            return "its server trains a linear header; use a model whose last layer is one nn.Linear"
         return None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
@@ -63,9 +63,10 @@ class HeaderTraining(ServerRule):
     pair = "fedgh"
 
     header_lr: PositiveFloat | None = None
-    """By default the clients' learning rate of the round, as in the paper."""
+    """The learning rate of the global head on the server. The default is the clients' learning rate of the round, as in
+    the paper."""
     train_header: bool = True
-    """Without, the header stays random, as in the released code, whose optimiser does not hold it."""
+    """Train the global head. Without it the head stays random, as in the released code."""
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """Softmax regression in closed form: the gradient in the logits is p - onehot."""

@@ -19,7 +19,6 @@ from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.fedavg import UniformAverage
 from fedkeel.methods.growth import bend, growth, kappa, no_record, recorded
-from fedkeel.methods.path import path_length
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState, Updates
 
@@ -27,9 +26,9 @@ Completion = Literal["fitted", "practical", "literal", "own-path"]
 """How updates are completed."""
 
 RECORD = "record"
-"""Under which the server remembers what the law of growth is fitted to."""
+"""The name in the server's memory of what the law of growth is fitted to."""
 RUNAWAY = 100.0
-"""A factor on an update that no convergent run comes near to."""
+"""A factor on an update that no convergent run comes near."""
 
 
 def completion_factor(
@@ -66,16 +65,17 @@ def completion_errors(delta: Tensor, full: Tensor, factors: Tensor) -> dict[str,
 
 
 class GradientApproximation(UniformAverage):
-    """w <- w + server_lr * mean(Delta_hat), over all, with Delta_hat = Delta for those who finished.
+    """w <- w + server_lr * mean(Delta_hat) over all clients, with Delta_hat = Delta for those who finished.
 
     Goes with any client rule that stands alone; momentum and learning rates that change count as in `Updates.length`.
     """
 
     reading: Completion = "fitted"
-    """A law of growth with one fitted number; or, of the paper's equations, the added part's size, capped; or as
-    printed, which reverses stragglers and stops when it runs away; or a step along the device's own path."""
+    """How the updates of stragglers are completed: by a fitted law of growth (`fitted`), by the paper's equations with
+    the added part capped (`practical`), by the equations as printed (`literal`), or by a step along the device's own
+    path (`own-path`)."""
     diagnose: bool = False
-    """Whether the simulator trains what stragglers missed, and Eq. 3's error is reported; the run stays the same."""
+    """Also train what stragglers missed, and report the error of Eq. 3. The run itself does not change."""
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class GradientApproximation(UniformAverage):
 
     @property
     def needs_sgd(self) -> str:
-        return "its server reads gradients off the clients' paths"
+        return "its server computes gradients from how far clients moved"
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """The weight of an update is its share times the factor that completes it."""
@@ -140,13 +140,13 @@ class GradientApproximation(UniformAverage):
         return noted
 
     def report(self, state: ServerState) -> dict[str, Tensor]:
-        """How many ran out of time, what their updates were multiplied by, and how far from the truth that was."""
+        """How many clients ran out of time, by what their updates were multiplied, and the error of that."""
         return {name: number for name, number in state.memory.items() if name != RECORD}
 
 
 def _losses(updates: Updates) -> Tensor:
     if updates.loss is None:
-        raise FedkeelError("FedLGA's fitted reading needs each client's mean loss; accepted: updates with losses")
+        raise FedkeelError("FedLGA's fitted reading needs each client's mean loss; give Updates a loss")
     return updates.loss[:, 0].double()
 
 
@@ -155,7 +155,7 @@ def _whole_length(updates: Updates, asked: int) -> Tensor:
     epochs, steps = updates.epochs, updates.steps
     rates = updates.lr.gather(1, torch.arange(asked).minimum(epochs - 1).to(updates.lr.device))
     whole = torch.full_like(epochs, asked)
-    return path_length(rates, whole, steps // epochs.to(steps) * asked, updates.momentum, updates.pull)[:, 0].double()
+    return updates.length_of(rates, whole, steps // epochs.to(steps) * asked)[:, 0].double()
 
 
 def _refuse_runaway(factors: Tensor) -> None:
@@ -163,8 +163,8 @@ def _refuse_runaway(factors: Tensor) -> None:
     if not worst <= RUNAWAY:
         raise DivergenceError(
             f"FedLGA ran away: an update would be multiplied by {float(factors[factors.abs().argmax()]):.3g}. The "
-            "literal reading reverses stragglers whose gradients differ from the others'; accepted: "
-            "algorithm.reading=fitted, practical or own-path"
+            "literal reading reverses stragglers whose gradients differ from the others'; set algorithm.reading to "
+            "fitted, practical or own-path"
         )
 
 

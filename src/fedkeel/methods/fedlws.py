@@ -22,16 +22,20 @@ class Shrinking(ServerRule):
     """
 
     beta: NonNegativeFloat = 0.03
+    """The factor from the updates' divergence to the amount of shrinking, tau."""
     tau_min: NonNegativeFloat = 0.01
+    """The smallest amount of shrinking of a layer."""
     tau_max: NonNegativeFloat = 0.2
+    """The largest amount of shrinking of a layer."""
     divergence: Literal["distance", "variance"] = "distance"
-    """Of the updates: the mean distance from their mean as in the released code, or the mean squared distance."""
+    """How far updates are apart: the mean distance from their mean (`distance`, as in the released code) or the mean
+    squared distance (`variance`)."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.tau_min > self.tau_max:
             raise InputError(
-                f"algorithm.tau_min: {self.tau_min:g} is not accepted; accepted: at most tau_max={self.tau_max:g}"
+                f"algorithm.tau_min must be at most algorithm.tau_max={self.tau_max:g}; got {self.tau_min:g}"
             )
         return self
 

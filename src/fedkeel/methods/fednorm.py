@@ -1,4 +1,4 @@
-"""FedNorm as FedEnt compares with it (Eq. 52): the distance to the global model in the place of the entropy.
+"""FedNorm as FedEnt compares with it (Eq. 52): the distance to the global model in place of the entropy.
 
 As printed, w_i and w are the same at the start of a round and the rate is 0 (`literal`); the default takes the next
 global model, predicted by the last global move.
@@ -33,11 +33,15 @@ class NormRate(SmoothedRate):
     watches_epochs = True
 
     reading: Reading = "practical"
+    """`practical` measures the distance to the next global model, predicted by the last global move. `literal` measures
+    the distance to the current one as printed, with which all rates are 0."""
     beta: Weight = 0.99
+    """The weight of the distance to the global model against the size of the learning rate."""
     eta_max: PositiveFloat = 1.0
+    """The largest learning rate that the objective may choose, before smoothing."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """The rate is set in the first step, of whose mini-batch the gradient is."""
+        """The rate is set in the first step, from the gradient of its mini-batch."""
         return replace(job, carry={"rate": torch.zeros_like(job.lr[:, :1])})
 
     def advance(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Tensor, Job]:

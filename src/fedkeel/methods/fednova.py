@@ -30,14 +30,16 @@ class NormalisedAverage(ServerRule):
         return ("length", "steps")
 
     server_lr: PositiveFloat = 1.0
+    """The step size of the server along the normalised mean update."""
     server_momentum: Decay = 0.0
-    """gmf; .9 in the authors' variants with server momentum."""
+    """The momentum of the server (gmf in the released code, where variants with momentum use 0.9)."""
     tau_eff: Literal["paper", "released"] = "paper"
-    """sum_i p_i a_i; with a proximal term the released code takes sum_i p_i K_i."""
+    """The effective number of steps. With a proximal term, `paper` and `released` (the authors' code) count it
+    differently; otherwise they agree."""
 
     @property
     def needs_sgd(self) -> str:
-        return "updates are divided by how far steps of SGD lead"
+        return "its server divides updates by how far steps of SGD lead"
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"momentum": torch.zeros_like(w)} if self.server_momentum else {})
@@ -47,12 +49,12 @@ class NormalisedAverage(ServerRule):
         shares, length = updates.shares(), updates.length
         if not bool((length > 0).all()):
             raise InputError(
-                f"algorithm.mu: {updates.pull:g} is not accepted with local.lr={float(updates.lr.max()):g}, clients "
-                "would overshoot where they started; accepted: mu * lr below 1"
+                f"algorithm.mu={updates.pull:g} is too large for local.lr={float(updates.lr.max()):g}, clients would "
+                "overshoot the model they started from; choose mu * lr below 1"
             )
         counted = length
         if self.tau_eff == "released" and updates.pull:
-            counted = path_length(updates.lr, updates.epochs, updates.steps)
+            counted = path_length(updates.lr, updates.epochs, updates.steps, curve=updates.curve)
         effective = shares @ counted
         weights = effective * shares / length[:, 0]
         step, memory = weights @ updates.delta, state.memory

@@ -17,14 +17,17 @@ class Adaptive(ServerRule):
     """x <- x + server_lr * m / (sqrt(v) + tau), with m <- beta1 m + (1 - beta1) Delta (Algorithm 2)."""
 
     server_lr: PositiveFloat = 0.01
-    """eta; the paper tunes it for every task."""
+    """The learning rate of the server's optimiser. The paper tunes it for every task."""
     beta1: Decay = 0.9
+    """The decay rate of the running mean of updates."""
     tau: PositiveFloat = 1e-3
-    """The degree of adaptivity."""
+    """The number that is added to the denominator. A larger value means less adaptivity."""
     initial_v: Literal["tau2", "zero"] = "tau2"
-    """v_{-1}: tau^2 as in Algorithm 2; the authors' experiments start from zero."""
+    """The first value of the running mean of squares: tau squared (`tau2`, as in Algorithm 2) or zero (`zero`, as in
+    the authors' experiments)."""
     weighting: Weighting = "uniform"
-    """Of the updates in Delta: Algorithm 2's plain mean; the authors' experiments weight by samples."""
+    """How clients count in the mean update: by their numbers of samples (`samples`) or all equally (`uniform`, as in
+    Algorithm 2)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """m = 0, and v as `initial_v` says."""
@@ -51,12 +54,13 @@ class Adaptive(ServerRule):
 
 
 class Averaging(Adaptive):
-    """Those whose v is a running mean, so that its start is biased."""
+    """Optimisers whose v is a running mean, so that its start is biased."""
 
     beta2: Decay = 0.99
-    """The authors' experiments ran at .999, the default of their framework."""
+    """The decay rate of the running mean of squared updates. The authors' experiments used 0.999."""
     bias_correction: bool = False
-    """Algorithm 2 has none; the authors' experiments ran with it."""
+    """Correct the running means for their start at zero, as Adam does. Algorithm 2 does not, but the authors'
+    experiments did."""
 
     def correction(self, t: float) -> float:
         """sqrt(1 - beta2^t) / (1 - beta1^t), or 1."""

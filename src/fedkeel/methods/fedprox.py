@@ -16,7 +16,8 @@ class Proximal(ClientRule):
     """Adds mu/2 ||w - w_t||^2 to every client's loss."""
 
     mu: NonNegativeFloat = 0.01
-    """mu; the paper tunes it in {.001, .01, .1, 1}."""
+    """The weight of the proximal term that keeps clients near the model they received. The paper tunes it in {0.001,
+    0.01, 0.1, 1}."""
 
     @property
     def pull(self) -> float:

@@ -1,7 +1,7 @@
 """FedSA (after Chen, Mao and Ma, FGCS 2021): little work at first, then full jobs at rates that fall.
 
-The paper's exact rules could not be found. What is known of it is its idea: two stages, settings that change on both
-sides, staleness-aware mixing. The rules here are ours.
+The paper's exact rules could not be found. Its idea is known: two stages, settings that change on both sides, and
+staleness-aware mixing. The rules here are ours.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class TwoStages(Mixed):
     """
 
     stage1: Chance = 0.2
-    """The share of the planned updates that is stage 1."""
+    """The share of the planned updates that belongs to stage 1, in which clients train one epoch."""
     decay: NonNegativeFloat = 0.1
-    """Of the learning rate in stage 2, for each round's worth of updates."""
+    """How fast the learning rate falls in stage 2, per round's worth of updates."""
     a: NonNegativeFloat = 0.5
-    """Of the factor (t - tau + 1)^-a on alpha."""
+    """How fast the weight of an update falls with its staleness s: the factor is (s + 1) to the power of minus this."""
 
     def factor(self, staleness: int) -> float:
         return staleness_factor(staleness, "polynomial", self.a, 0)

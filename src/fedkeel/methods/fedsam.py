@@ -12,10 +12,10 @@ from fedkeel.methods.registry import method
 
 
 class SharpnessAware(ClientRule):
-    """Two gradients a step, of the same mini-batch: one to climb, one at w + rho g / ||g|| to descend."""
+    """Two gradients per step, of the same mini-batch: one to climb, one at w + rho g / ||g|| to descend."""
 
     rho: PositiveFloat = 0.1
-    """rho, the radius of the ascent."""
+    """The radius of the step uphill that is made before each gradient."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """The norm is that of all weights, without decay."""
@@ -26,6 +26,6 @@ fedsam = method(
     "fedsam",
     client=SharpnessAware,
     server=Average,
-    about="sharpness-aware clients: two gradients a step",
+    about="sharpness-aware clients: two gradients per step",
     cite="Qu et al., ICML 2022; Caldarola et al., ECCV 2022",
 )

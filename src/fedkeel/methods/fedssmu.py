@@ -1,6 +1,6 @@
-"""FedSSMU (Jia, Liu et al., 2025): FedASMU in rounds; what arrives is mixed at once, so that others may fetch it.
+"""FedSSMU (Jia, Liu et al., 2025): FedASMU in rounds; updates are mixed as they arrive, so that others may fetch them.
 
-In Eq. 2 and 10 the round, from 1, stands under the root; arrival k of a round, from 0, has staleness k + 1.
+In Eq. 2 and 10 the round, from 1, is under the root; arrival k of a round, from 0, has staleness k + 1.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ class StreamedMixing(DynamicMixing):
     pace = "stream"
 
     lambda_: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
-    """lambda at first; null: 1, or FedASMU's with the literal reading."""
+    """The first value of the control parameter lambda, which scales the weight of an update. The default is 1, or
+    FedASMU's default with `reading: literal`."""
     sigma: Annotated[float, Field(ge=0, le=5)] | None = None
-    """sigma at first, likewise."""
+    """The first value of the control parameter sigma, by which staler updates count less. The default is 1, or
+    FedASMU's default with `reading: literal`."""
     iota: Chance | None = None
-    """iota at first; null: 0, or FedASMU's with the literal reading."""
+    """The first value of the control parameter iota, which is added to the importance of every update. The default is
+    0, or FedASMU's default with `reading: literal`."""
 
     @property
     def control(self) -> tuple[float, float, float]:
@@ -52,7 +55,7 @@ class StreamedMixing(DynamicMixing):
         )
 
     def root(self, view: View) -> float:
-        """The round, or nothing."""
+        """The round, or 1 where it does not count."""
         return float(view.round) if self.reading == "literal" else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Fine-tuning: plain SGD on all of a client's model or on a part of it, before that is tested."""
+"""Fine-tuning: plain SGD on all of a client's model or on a part of it, before the model is tested."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from fedkeel.params import Part
 
 
 class FineTuning(ClientRule):
-    """Every client for itself; nothing travels."""
+    """Every client trains for itself; nothing travels."""
 
     part: Part = "all"
+    """The part of the model that is trained."""
 
     @property
     def trains(self) -> Part:

@@ -1,11 +1,12 @@
 """How updates grow with the work behind them: in proportion at first, later like a logarithm.
 
 Let gradients be in proportion to the loss, |g| = k L, on a straight path on which L falls by |g|^2 ds. Then an update
-after a path S is ln(1 + x) / k long with x = k^2 L_0 S, and ln(1 + x) = |Delta|^2 / (S Lbar), Lbar being the mean loss
-on the way. So an update, its path and its loss tell how it would have gone on. Of cross-entropy, |g| is rather like
-1 - e^-L, which hardly depends on the loss near chance: e^Lbar - 1 stands for Lbar, the same where that is small.
-Devices differ less than this says of them, so x / S is halfway (of logarithms) between a device's own and the round's
-median. One factor kappa on the exponent is left. It is fitted: completed updates shall be as long as finished ones.
+after a path S is ln(1 + x) / k long with x = k^2 L_0 S, and ln(1 + x) = |Delta|^2 / (S Lbar), where Lbar is the mean
+loss on the way. So an update, its path and its loss tell how it would have continued. For cross-entropy, |g| is rather
+like 1 - e^-L, which hardly depends on the loss near chance. So Lbar is replaced by e^Lbar - 1, which is the same where
+Lbar is small. Devices differ less than this suggests, so x / S is halfway (in logarithms) between a device's own and
+the round's median. One factor kappa on the exponent is left. It is fitted so that completed updates are as long as
+finished ones.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ LOG_KAPPAS = torch.arange(-40, 41, dtype=torch.float64) / 20
 PRIOR = 0.7
 """Standard deviation of ln kappa before anything is known."""
 SPREAD = 0.1
-"""Of the logarithms of finished updates' norms in a round, as if two had been seen."""
+"""The prior standard deviation of the log-norms of finished updates in a round; it counts like two observations."""
 PAST = 0.9
-"""The share of what is known that a round leaves."""
+"""The share of earlier knowledge that stays after each round."""
 NUMBERS = 3
-"""Of a record, beside the gaps."""
+"""How many numbers a record holds beside the gaps."""
 
 
 def bend(square: Tensor, length: Tensor, loss: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def bend(square: Tensor, length: Tensor, loss: Tensor) -> Tensor:
 
 
 def growth(bends: Tensor, length: Tensor, stretch: Tensor) -> Tensor:
-    """ln(1 + x stretch) / ln(1 + x), what updates [..., m] of a round are multiplied by if paths become longer."""
+    """ln(1 + x stretch) / ln(1 + x), the factor on updates [..., m] of a round when their paths are stretched."""
     rates = bends.clamp(FLATTEST, STEEPEST).expm1().div(length).log()
     x = length * ((rates + rates.quantile(0.5, dim=-1, keepdim=True)) / 2).exp()
     return torch.log1p(x * stretch) / torch.log1p(x)
@@ -46,10 +47,10 @@ def no_record(like: Tensor) -> Tensor:
 def recorded(record: Tensor, square: Tensor, bends: Tensor, length: Tensor, stretch: Tensor, late: Tensor) -> Tensor:
     """[G + 3], a record with one more round of updates [m], of which some are late.
 
-    For each kappa, by how much the late ones would be longer than finished ones, as a difference of mean logarithms
-    times its weight; that weight; the sum of squares of finished ones around their mean, and its degrees of freedom. A
-    difference of means of n and m has a variance in proportion to 1/n + 1/m: its weight is n m / (n + m). Rounds
-    without either say nothing.
+    It holds, for each kappa, by how much the late ones would be longer than finished ones, as a difference of mean
+    logarithms times its weight; then that weight, the sum of squares of finished ones around their mean, and its
+    degrees of freedom. A difference of means of n and m has a variance in proportion to 1/n + 1/m, so its weight is
+    n m / (n + m). Rounds without late or without finished updates say nothing.
     """
     logs = square.log() / 2
     finished, late = logs[~late & logs.isfinite()], late & logs.isfinite()
@@ -63,7 +64,7 @@ def recorded(record: Tensor, square: Tensor, bends: Tensor, length: Tensor, stre
 
 
 def kappa(record: Tensor) -> Tensor:
-    """The likeliest: it closes the mean gap, as far as that is beyond chance and kappa not beyond belief."""
+    """The most likely kappa: it closes the mean gap, weighed against chance and against the prior of kappa."""
     gaps, (weight, squares, freedom), logs = record[:-NUMBERS], record[-NUMBERS:], LOG_KAPPAS.to(record)
     variance = (squares + 2 * SPREAD**2) / (freedom + 2)
     cost = gaps.square() / (weight.clamp(min=0.5) * variance) + (logs / PRIOR).square()

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.methods.course import Course, Trail
-from fedkeel.methods.path import path_length
+from fedkeel.methods.path import Curve, path_length
 from fedkeel.methods.types import Message, Weighting, exact_sum, mean_shares
 from fedkeel.params import Layout
 
@@ -59,8 +61,8 @@ class Job:
     buffers: Tensor
     """[k, B], the batch-norm statistics that it starts with."""
     epochs: Tensor
-    """[k, 1], local epochs to train; mini-batches where the experiment counts these (`local.steps`), as in all that is
-    said of epochs to rules."""
+    """[k, 1], local epochs to train. Where the experiment counts mini-batches (`local.steps`), these are mini-batches,
+    here and in everything that rules are told about epochs."""
     steps: Tensor
     """[k, 1], mini-batches in these epochs."""
     lr: Tensor
@@ -76,23 +78,32 @@ class Job:
     version: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
     """[k, 1], the number of the global model that it starts from, from 0."""
     slot: Tensor = field(default_factory=lambda: torch.zeros(1, 1, dtype=torch.int64))
-    """[k, 1], after how many epochs a fresh global model comes; 0: none does."""
+    """[k, 1], after how many epochs a fresh global model comes; 0: none comes."""
     fresh: Fresh[Tensor] | None = None
-    """That model; what stands where `slot` is 0 means nothing."""
+    """That model; rows where `slot` is 0 mean nothing."""
     course: Course = field(default_factory=Course)
     """What the direction is made of beside the gradient; set in `begin`. Its trail moves on with every step."""
     carry: Message = field(default_factory=dict)
     """What a rule carries from step to step: set in `begin`, replaced in `advance`."""
     sums: Sums = field(default_factory=Sums)
     """Set in `begin`."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    curve: Curve | None = None
+    """What the learning rate of each step is multiplied by, where the experiment's schedule runs over steps."""
 
     @property
     def length(self) -> Tensor:
-        """[k, 1], how far a constant direction of length one would have led: learning rate times steps, and momentum.
+        """[k, 1], how far a constant direction of length one would lead: learning rates times steps, with momentum.
 
-        (start - w) / length is the mean direction, whatever the number of steps; a pull is part of that direction.
+        (start - w) / length is the mean direction for any number of steps; a pull is part of that direction.
         """
-        return path_length(self.lr, self.epochs, self.steps, self.momentum)
+        return path_length(self.lr, self.epochs, self.steps, self.momentum, 0.0, self.nesterov, self.curve)
+
+    def factor(self, step: int | NDArray[np.int64]) -> Tensor:
+        """[k, 1], what the curve says of a step, counted from 0; of many steps [k, steps]."""
+        assert self.curve is not None
+        return torch.from_numpy(self.curve(step, (self.steps // self.epochs).cpu().numpy())).to(self.lr)
 
     def pick(self, rows: slice | Tensor) -> Job:
         """Some clients of the stack; a slice of them as views."""
@@ -100,7 +111,7 @@ class Job:
 
 
 def _pick(value: Any, rows: slice | Tensor) -> Any:
-    """The rows of every tensor in it; what else there is has no client axis."""
+    """The rows of every tensor in it; other values have no client axis."""
     if isinstance(value, Tensor):
         return value[rows]
     if isinstance(value, Mapping):
@@ -114,7 +125,7 @@ def _pick(value: Any, rows: slice | Tensor) -> Any:
 class Updates:
     """What arrived from m clients, stacked: every tensor has a leading axis m.
 
-    They lie in memory that is used again when nobody refers to it any more: a rule clones the rows that it keeps.
+    Their memory is reused when nothing refers to it any more, so a rule clones the rows that it keeps.
     """
 
     w: Tensor
@@ -128,17 +139,17 @@ class Updates:
     steps: Tensor
     """[m, 1], local SGD steps really done."""
     lr: Tensor
-    """[m, E], the learning rates used; those behind a client's last epoch say nothing."""
+    """[m, E], the learning rates used, before the curve; those after a client's last epoch mean nothing."""
     messages: Message
     layout: Layout
     sums: Message = field(default_factory=dict)
     """`Sums.totals`, added up over all clients."""
     asked: int | None = None
-    """Local epochs that everybody was asked for, if not what the busiest did."""
+    """Local epochs that every client was asked for; None: as many as the busiest client did."""
     draws: Tensor | None = None
     """[m], how often each was drawn, where clients are drawn with replacement."""
     momentum: float = 0.0
-    """Of local training."""
+    """The momentum of local training."""
     pull: float = 0.0
     """`ClientRule.pull`"""
     slot: Tensor | None = None
@@ -150,6 +161,10 @@ class Updates:
     completed: Tensor | None = None
     """[m, D], the weights that each would have sent after all that it was asked for; only a simulated world knows them,
     and only where the rule looks at them (`ServerRule.looks_ahead`)."""
+    nesterov: bool = False
+    """Whether the momentum is Nesterov's."""
+    curve: Curve | None = None
+    """As `Job.curve`."""
 
     @property
     def delta(self) -> Tensor:
@@ -159,7 +174,11 @@ class Updates:
     @property
     def length(self) -> Tensor:
         """[m, 1], as `Job.length`, but of the gradients alone: a pull shortens the path."""
-        return path_length(self.lr, self.epochs, self.steps, self.momentum, self.pull)
+        return self.length_of(self.lr, self.epochs, self.steps)
+
+    def length_of(self, lr: Tensor, epochs: Tensor, steps: Tensor) -> Tensor:
+        """[m, 1], the same of other rates, epochs and steps."""
+        return path_length(lr, epochs, steps, self.momentum, self.pull, self.nesterov, self.curve)
 
     def shares(self, weighting: Weighting = "samples") -> Tensor:
         """[m], each client's share in a mean over those that arrived."""

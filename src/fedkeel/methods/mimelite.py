@@ -25,8 +25,9 @@ class FrozenMomentum(ClientRule):
     pair = "mimelite"
 
     beta: Decay = 0.9
+    """The decay rate of the server's momentum."""
     form: Form = "paper"
-    """Of momentum: (1 - beta) g + beta m, or g + beta m as in FedJAX."""
+    """The form of a step with momentum m: (1 - beta) g + beta m (`paper`) or g + beta m (`fedjax`)."""
 
     @property
     def needs_sgd(self) -> str:
@@ -34,7 +35,7 @@ class FrozenMomentum(ClientRule):
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         """The server's momentum takes the place of the client's."""
-        return f"local.momentum={momentum} would be a second momentum; accepted: local.momentum=0" if momentum else None
+        return f"local.momentum={momentum} would be a second momentum; set local.momentum=0" if momentum else None
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
         """Every step is one of momentum SGD with the same m."""
@@ -56,7 +57,9 @@ class MomentumAverage(Average):
     pair = "mimelite"
 
     beta: Decay = 0.9
+    """The decay rate of the server's momentum."""
     form: Form = "paper"
+    """The form of a step with momentum m: (1 - beta) g + beta m (`paper`) or g + beta m (`fedjax`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"m": torch.zeros_like(w)})

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from fedkeel.methods.path import path_length
 from fedkeel.methods.server import Updates
 from fedkeel.methods.types import Reading
 
@@ -18,19 +17,19 @@ TINY = 1e-6
 
 
 def importance(root: Number, staleness: Number, lambda_: Number, sigma: Number, iota: Number) -> Number:
-    """xi of Eq. 2, given what stands under the root (the version t from 1) and the staleness t - o + 1."""
+    """xi of Eq. 2, given the number under the root (the version t from 1) and the staleness t - o + 1."""
     xi: Number = lambda_ / (root**0.5 * staleness**sigma) + iota
     return xi
 
 
 def freshness(root: Number, staleness: Number, gamma: Number, upsilon: Number) -> Number:
-    """phi of Eq. 10, never negative, given what stands under the root (g from 1) and g - o + 1."""
+    """phi of Eq. 10, never negative, given the number under the root (g from 1) and g - o + 1."""
     phi: Number = gamma / root**0.5 * (1 - upsilon / staleness**0.5)
     return phi * (phi > 0)
 
 
 def saturated(importance: Number, mu: float) -> Number:
-    """The weight in [0, 1) that an importance xi or phi comes to: mu xi / (1 + mu xi)."""
+    """The weight in [0, 1) of an importance xi or phi: mu xi / (1 + mu xi)."""
     weight: Number = mu * importance / (1 + mu * importance)
     return weight
 
@@ -66,7 +65,7 @@ def device_gradients(
 
 
 def own_displacement(update: Updates) -> Tensor:
-    """[D], what a job's own SGD steps came to: w_i - w_o, without the fresh model that it merged.
+    """[D], the displacement by a job's own SGD steps: w_i - w_o, without the fresh model that it merged.
 
     With a merge of weight beta after a part p of its path: (w_i - w_o - beta (w_g - w_o)) / (1 - beta p), which is
     exact for a constant gradient. At a constant rate and without momentum, p = l* / L.
@@ -76,6 +75,6 @@ def own_displacement(update: Updates) -> Tensor:
         return moved
     beta = float(update.messages["merge_weight"])
     steps = update.steps // update.epochs * update.slot
-    before = path_length(update.lr, update.slot, steps, update.momentum, update.pull)
+    before = update.length_of(update.lr, update.slot, steps)
     moved = moved.sub_(update.fresh.w[0] - update.start[0], alpha=beta)
     return moved.div_(1 - beta * float(before / update.length))

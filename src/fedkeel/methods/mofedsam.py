@@ -15,9 +15,10 @@ class MixedSharpnessAware(MixedSGD):
     """w <- w - lr (alpha g(w + rho g / ||g||) + (1 - alpha) Delta)."""
 
     rho: PositiveFloat = 0.1
+    """The radius of the step uphill that is made before each gradient."""
 
     def begin(self, job: Job, oracle: Oracle) -> Job:
-        """FedCM's course, its gradients taken uphill."""
+        """FedCM's course, with gradients taken uphill."""
         begun = super().begin(job, oracle)
         return replace(begun, course=replace(begun.course, ascent=self.rho))
 

@@ -1,4 +1,4 @@
-"""MOON (Li et al., CVPR 2021): features near the global model's and far from the client's own of last time."""
+"""MOON (Li et al., CVPR 2021): features near the global model's and far from those of the client's previous model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Contrastive(ClientRule):
     features = "used"
 
     mu: NonNegativeFloat = 1.0
-    """mu; the paper's best are 5 on CIFAR-10, 1 on CIFAR-100 and Tiny-ImageNet."""
+    """The weight of the contrastive loss. The paper's best values are 5 on CIFAR-10 and 1 on CIFAR-100 and
+    Tiny-ImageNet."""
     temperature: PositiveFloat = 0.5
-    """tau"""
+    """The temperature of the contrastive loss (tau in the paper)."""
 
     def objection(self, layout: Layout, momentum: float) -> str | None:
         return body_objection(layout, "its contrast trains the body")

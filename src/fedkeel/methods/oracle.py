@@ -1,4 +1,4 @@
-"""What a client's data says: the only way in which a rule sees it."""
+"""What a client's data says about weights; rules see the data only through this."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Penalty = Callable[..., Tensor]
 
 
 Sample = Literal["batch", "proxy"]
-"""Which samples a loss is of: the current mini-batch, or a fixed sample of what other clients have."""
+"""Which samples a loss is computed on: the current mini-batch, or a fixed sample of other clients' data."""
 
 
 class Oracle(Protocol):
@@ -28,11 +28,11 @@ class Oracle(Protocol):
         ...
 
     def loss_grad(self, w: Tensor) -> Tensor:
-        """The same at `w` as it is: neither clipped nor decayed."""
+        """The same gradient at `w`, neither clipped nor with weight decay."""
         ...
 
     def grad_with(self, w: Tensor, penalty: Penalty, *given: Tensor) -> Tensor:
-        """As `grad`, with a penalty on the features that the head sees; `given` [k, b, F] has a row a sample."""
+        """As `grad`, with a penalty on the features that the head sees; `given` [k, b, F] has one row per sample."""
         ...
 
     def features(self, w: Tensor, buffers: Tensor) -> Tensor:
@@ -47,18 +47,18 @@ class Oracle(Protocol):
         ...
 
     def class_means(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(Mean features [k, classes, F] of each class of the client's samples, how many they are [k, classes])."""
+        """(Mean features [k, classes, F] of each class in the client's samples, number of samples [k, classes])."""
         ...
 
     def peek(self, w: Tensor, on: Sample = "batch", gradient: bool = True) -> tuple[Tensor, Tensor | None]:
-        """(Mean loss [k, 1], its gradient [k, D] if wanted) at `w`, neither counted as training nor decayed.
+        """(Mean loss [k, 1], its gradient [k, D] if wanted) at `w`, not counted as training and without weight decay.
 
         Of the current mini-batch, or of samples that belong to other clients (`proxy`). Statistics stay as they are.
         """
         ...
 
     def pick(self, rows: Tensor) -> Oracle:
-        """What some clients of the stack say, by their places; without a trace in training."""
+        """The oracle of some clients of the stack, by their positions; its use leaves no trace in training."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""PORT (Su and Li, IWQoS 2022): buffered updates weigh by staleness and direction; the stalest are asked to hurry."""
+"""PORT (Su and Li, IWQoS 2022): buffered updates weighted by staleness and direction; stale jobs are asked to hurry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedkeel.params import Layout
 
 
 def cosine(x: Tensor, y: Tensor) -> float:
-    """Of the angle between two vectors [D], in float64; 0 where one of them is zero and has no direction."""
+    """The cosine of the angle between two vectors [D], in float64; 0 where one of them is zero."""
     x, y = x.double(), y.double()
     norms = float(x.norm() * y.norm())
     return min(1.0, max(-1.0, float(x @ y) / norms)) if norms > 0 else 0.0
@@ -25,32 +25,33 @@ def cosine(x: Tensor, y: Tensor) -> float:
 class Weighed(ServerRule):
     """w <- w + sum a_i D_i after so many updates, D_i from the model that each job started from.
 
-    a_i is n_i [similarity (cos_i + 1) / 2 + staleness_weight B / (s_i + B)], divided by its sum over the buffer. cos_i
-    is that of D_i and the way that the model made in the last two versions, where s_i > 1; else it is 1. The model
-    does not move between two aggregations, so each factor is known on arrival and one weighted sum is the buffer.
+    a_i is n_i [similarity (cos_i + 1) / 2 + staleness_weight B / (s_i + B)], divided by its sum over the buffer. Where
+    s_i > 1, cos_i is the cosine of D_i and the move of the model over the last two versions; else it is 1. The model
+    does not move between two aggregations, so each factor is known on arrival and the buffer is one weighted sum.
     """
 
     pace = "concurrency"
 
     minimum: PositiveInt = 10
-    """Updates to aggregate; the authors' experiments wait for half of the devices at work."""
+    """The number of updates that the server collects before it changes the model. The authors wait for half of the
+    devices at work."""
     similarity: NonNegativeFloat = 1.0
-    """Of the direction, in the weight."""
+    """The weight of the direction of an update, compared with the last moves of the model."""
     staleness_weight: PositiveFloat = 3.0
-    """Of the staleness, in the weight."""
+    """The weight of the freshness of an update; staler updates count less."""
     staleness_bound: PositiveInt = 10
-    """B"""
+    """The staleness at which the weight of freshness has halved (B in the paper)."""
     notify: bool = True
-    """Whether a device whose job is more than B versions behind is asked to send what it has."""
+    """Ask a device whose job is more than `staleness_bound` versions behind to send what it has."""
     rest: Rest = "drop"
-    """What becomes of a buffer that is not full when the run ends."""
+    """What happens to a buffer that is not full when the run ends: it is dropped (`drop`) or applied (`flush`)."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """An empty buffer; there are no earlier versions yet."""
         return ServerState(w, {**_empty(w), "one back": w, "two back": w})
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """Weights are known when the buffer is full, and then those of all its updates are."""
+        """When the buffer is full, the weights of all its updates are known."""
         delta = update.delta[0]
         raw = float(update.samples) * self.raw(delta, state, view.staleness)
         buffered: Message = {
@@ -64,7 +65,7 @@ class Weighed(ServerRule):
         return self._step(state), Receipt(weight, earlier=earlier, interrupt=self.overdue(view))
 
     def raw(self, delta: Tensor, state: ServerState, staleness: int) -> float:
-        """The weight of an update before its samples count and the buffer's are made to add up to one."""
+        """The weight of an update before it is multiplied by its samples and normalised over the buffer."""
         bound, cos = self.staleness_bound, 1.0
         if staleness > 1:
             cos = cosine(delta, state.w - state.memory["two back"])
@@ -73,7 +74,7 @@ class Weighed(ServerRule):
     def overdue(self, view: View) -> list[int]:
         """Clients whose jobs this aggregation leaves more than B versions behind.
 
-        Versions grow one by one, so a job passes the bound once, and is told once.
+        Versions grow one by one, so each job passes the bound once and is told once.
         """
         behind = self.staleness_bound + 1
         return sorted(
@@ -97,6 +98,6 @@ port = method(
     "port",
     client=ClientRule,
     server=Weighed,
-    about="buffered updates weigh by staleness and direction; the stalest are asked to hurry",
+    about="buffered updates, weighted by staleness and direction; stale jobs are asked to hurry",
     cite="Su and Li, IWQoS 2022",
 )

@@ -19,7 +19,7 @@ Rule = type[ClientRule] | type[ServerRule]
 
 _BASES: dict[str, Rule] = {"client": ClientRule, "server": ServerRule}
 _TAKEN = {"name", *RULES}
-"""Words of the section `algorithm`, which no setting of a rule can be called."""
+"""Words of the section `algorithm`, which no setting of a rule may use as its name."""
 _NAME = re.compile(r"\w[\w.+-]{0,59}")
 
 
@@ -55,7 +55,7 @@ def method(name: str, client: type[ClientRule], server: type[ServerRule], about:
     """A method of two rules, which an experiment finds as `module:variable`; `name` is what figures call it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(
-            f"method: the name {shown(name)} is not accepted; accepted: up to 60 letters, digits and _ . + -"
+            f"method: the name must have 1 to 60 letters, digits or _ . + -, and start with no sign; got {shown(name)}"
         )
     for side, rule in (("client", client), ("server", server)):
         _check_rule(rule, side, f"method: the {side} rule of {name}")
@@ -70,7 +70,7 @@ _NAMES = (
 """Methods of the package; a method's module and its variable there are called alike."""
 
 _METHODS: dict[str, Method] = {}
-"""Those that somebody asked for."""
+"""The methods that were used so far."""
 
 
 def enrol(each: Method) -> None:
@@ -101,7 +101,7 @@ def _known(name: str) -> Method | None:
 
 
 def _at_odds(client: type[ClientRule], server: type[ServerRule]) -> list[str]:
-    """Settings that both rules have, but not alike."""
+    """Settings that both rules have, but with different types or defaults."""
     ours, theirs = ({n: (f.annotation, f.default) for n, f in rule.model_fields.items()} for rule in (client, server))
     return sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
 
@@ -124,10 +124,10 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
         why = "one needs messages that the other does not send"
         if trains.pair == serves.pair:
             odd = _at_odds(trains, serves)[0]
-            why = f"both have a setting {odd}, but not alike (in a rule of your own, give it another name)"
+            why = f"their settings {odd} differ in type or default (in a rule of your own, rename it)"
         raise InputError(
-            f"algorithm: the client rule of {trainer} is not accepted with the server rule of {receiver}: {why}; "
-            f"accepted: algorithm.server {_any(servers)} with this client rule, or "
+            f"algorithm: the client rule of {trainer} does not go with the server rule of {receiver}, because {why}; "
+            f"use algorithm.server {_any(servers)} with this client rule, or "
             f"algorithm.client {_any(clients)} with this server rule"
         )
     if (base.client, base.server) == (trains, serves):
@@ -139,7 +139,7 @@ def compose(name: str, client: str | None = None, server: str | None = None) -> 
 
 
 def own_half(each: Method, side: str) -> bool:
-    """Whether this half is the method's own; FedAvg's are those that others do without."""
+    """Whether the method has this half of its own; methods without one use FedAvg's."""
     plain = find("fedavg")
     return each is plain or getattr(each, side).__module__ != getattr(plain, side).__module__
 
@@ -154,8 +154,8 @@ def _half(name: str, side: str) -> tuple[str, Any]:
             return own.__name__, own
     found = find(name, field)
     if not own_half(found, side):
-        accepted = ", ".join(m.name for m in methods().values() if own_half(m, side))
-        raise InputError(f"{field}: {name} has no {side} rule of its own; accepted: {accepted}")
+        names = ", ".join(m.name for m in methods().values() if own_half(m, side))
+        raise InputError(f"{field}: {name} has no {side} rule of its own; choose one of {names}")
     return found.name, getattr(found, side)
 
 
@@ -167,12 +167,12 @@ def _own(name: str, field: str) -> Method:
             (side for side, base in _BASES.items() if isinstance(found, type) and issubclass(found, base)), None
         )
         raise InputError(
-            f"{field}: {name} is {_a(found)}; accepted: a method, made by fedkeel.method"
-            + (f", or algorithm.{hint} for this {hint} rule" if hint else "")
+            f"{field}: {name} must be a method, made by fedkeel.method; got {_a(found)}"
+            + (f" (use algorithm.{hint} for this {hint} rule)" if hint else "")
         )
     known = _known(found.name)
     if known is not None and known is not found:
-        raise InputError(f"{field}: {name} is called {found.name}, like a method of fedkeel; accepted: another name")
+        raise InputError(f"{field}: {name} is called {found.name}, like a method of fedkeel; give it another name")
     return found
 
 
@@ -180,37 +180,40 @@ def _check_rule(rule: object, side: str, what: str) -> None:
     """Refuse a rule that no run could use."""
     base = _BASES[side]
     if not (isinstance(rule, type) and issubclass(rule, base)):
-        raise InputError(f"{what} is {_a(rule)}; accepted: a class made from fedkeel.{base.__name__}")
+        raise InputError(f"{what} must be a subclass of fedkeel.{base.__name__}; got {_a(rule)}")
     hidden = next(iter(rule.__private_attributes__), None)
     if hidden:
         raise InputError(
-            f"{what} has {hidden}, which no checkpoint holds; accepted: ServerState.memory, what end keeps, or ClassVar"
+            f"{what} has the attribute {hidden}, which no checkpoint saves; keep a server's state in "
+            "ServerState.memory, a client's in the second dictionary that end returns, and constants in a ClassVar"
         )
     if typo := usercode.misspelt(rule, base):
         raise InputError(f"{what} has {typo}")
     for name, field in rule.model_fields.items():
         if name in _TAKEN or hasattr(base, name):
-            raise InputError(f"{what} has a setting called {name}, which means something else; accepted: another name")
+            raise InputError(f"{what} has a setting called {name}, which already has a meaning; give it another name")
         if field.is_required():
-            raise InputError(f"{what} has no default for its setting {name}; accepted: a default for each setting")
+            raise InputError(f"{what} has no default for its setting {name}; give every setting a default")
     try:
         made = make(rule, {}, what)
     except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise InputError(f"{what} cannot be made ({usercode.said(error)})") from error
+        raise InputError(
+            f"{what} cannot be made ({usercode.said(error)}); it must work with the defaults of its settings"
+        ) from error
     if isinstance(made, ServerRule):
         if made.pace not in get_args(Pace):
-            raise InputError(f"{what}: pace {shown(made.pace)} is not accepted; accepted: {', '.join(get_args(Pace))}")
+            raise InputError(f"{what}: pace must be one of {', '.join(get_args(Pace))}; got {shown(made.pace)}")
         hook = "aggregate" if made.pace == "barrier" else "receive"
         if getattr(rule, hook) is getattr(ServerRule, hook):
-            raise InputError(f"{what} has no {hook}, which its pace {made.pace} needs; accepted: a rule with one")
+            raise InputError(f"{what} has no method {hook}, which its pace {made.pace} needs; define {hook}")
 
 
 def _a(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
 
 
 def _any(names: list[str]) -> str:
-    """One of them; where the package has none, a rule of the user's."""
+    """The names joined by "or"; where the package has none, a rule of the user's own."""
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "module:name with the same pair"

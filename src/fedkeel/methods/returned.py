@@ -1,6 +1,6 @@
-"""Whether a rule's hooks returned what training and the server can use: told by the rule's and the hook's names.
+"""Checks that a rule's hooks returned what training and the server can use; errors name the rule and the hook.
 
-Only types and shapes are compared, so that it costs next to nothing.
+Only types and shapes are compared, so the checks cost next to nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedkeel.methods.server import Brief, Receipt, ServerRule, ServerState
 
 
 def check_begin(rule: ClientRule, found: object) -> None:
-    """A job; of a rule that watches epochs, its course says all about a step but for the rule's own direction."""
+    """It must be a job; a rule that watches epochs cannot follow an ascent or a trail."""
     if not isinstance(found, Job):
         raise _refused(rule, "begin", found, "a Job, such as the one it was given")
     course, trail = found.course, found.course.trail
@@ -29,11 +29,11 @@ def check_begin(rule: ClientRule, found: object) -> None:
     for name, part in parts.items():
         if part is not None and not isinstance(part, Tensor):
             shape = "[k, 1]" if name in ("pull", "gain") else "[k, D]"
-            raise _refused(rule, "begin", part, f"a tensor {shape}", f"for the course's {name} ")
+            raise _refused(rule, "begin", part, f"a job whose course has a tensor {shape} as its {name}")
     if rule.watches_epochs and not course.straight:
         raise FedkeelError(
             f"{type(rule).__name__}: begin set a course with an ascent or a trail, which a rule that watches epochs "
-            "cannot follow; accepted: watches_epochs = False, or a course without them"
+            "cannot follow; set watches_epochs = False, or a course without them"
         )
 
 
@@ -46,8 +46,7 @@ def check_advance(rule: ClientRule, found: Any, w: Tensor) -> None:
     else:
         hook = "step"
     if not _is_like(found[0], w):
-        accepted = f"a tensor [k, D] like w, here {described(w)}"
-        raise _refused(rule, hook, found[0], accepted)
+        raise _refused(rule, hook, found[0], f"a tensor [k, D] like w, here {described(w)}")
 
 
 def check_end(rule: ClientRule, found: Any) -> None:
@@ -69,17 +68,17 @@ def check_state(rule: ServerRule, hook: str, found: Any, w: Tensor) -> None:
     if not isinstance(found, ServerState):
         raise _refused(rule, hook, found, "a ServerState")
     if not _is_like(found.w, w):
-        raise _refused(rule, hook, found.w, f"a tensor [D] as before, here {described(w)}", "a ServerState whose w is ")
+        raise _refused(rule, hook, found.w, f"a ServerState whose w is a tensor [D] as before, here {described(w)}")
     check_message(rule, hook, found.memory)
 
 
 def check_aggregate(rule: ServerRule, found: Any, w: Tensor, count: int) -> None:
     """(A state, the weight of each of so many updates)."""
     if not _is_pair(found, ServerState, object):
-        raise _refused(rule, "aggregate", found, "a pair (ServerState, a tensor [m] of each update's weight)")
+        raise _refused(rule, "aggregate", found, "a pair (ServerState, a tensor [m] with each update's weight)")
     check_state(rule, "aggregate", found[0], w)
     if not isinstance(found[1], Tensor) or found[1].shape != (count,):
-        raise _refused(rule, "aggregate", found[1], f"a tensor [m], here [{count}]", "for the updates' weights ")
+        raise _refused(rule, "aggregate", found[1], f"the updates' weights as a tensor [m], here [{count}]")
 
 
 def check_receive(rule: ServerRule, found: Any, w: Tensor) -> None:
@@ -88,7 +87,7 @@ def check_receive(rule: ServerRule, found: Any, w: Tensor) -> None:
         raise _refused(rule, "receive", found, "a pair (ServerState, Receipt)")
     check_state(rule, "receive", found[0], w)
     if not isinstance(found[1].weight, Real | None):
-        raise _refused(rule, "receive", found[1].weight, "a number or None", "a Receipt whose weight is ")
+        raise _refused(rule, "receive", found[1].weight, "a Receipt whose weight is a number or None")
 
 
 def check_plan(rule: ServerRule, found: Any, w: Tensor) -> None:
@@ -101,19 +100,19 @@ def check_plan(rule: ServerRule, found: Any, w: Tensor) -> None:
 def check_question(rule: ServerRule, found: object) -> None:
     """What goes down for a survey."""
     if not isinstance(found, Brief):
-        raise FedkeelError(f"{type(rule).__name__}: plan yielded {described(found)}; accepted: a Brief")
+        raise FedkeelError(f"{type(rule).__name__}: plan must yield a Brief; got {described(found)}")
 
 
 @contextmanager
 def left_alone(rule: Section, hook: str, given: Iterable[Tensor]) -> Iterator[None]:
-    """Refuse a hook that changes in place what it was given: others read that, and later rounds do."""
+    """Refuse a hook that changes in place what it was given, because others read that, also in later rounds."""
     tensors = [each for each in given if not each.is_inference()]  # those have no version
     before = [tensor._version for tensor in tensors]
     yield
     if [tensor._version for tensor in tensors] != before:
         raise FedkeelError(
-            f"{type(rule).__name__}: {hook} changes tensors in place that it was given; accepted: new ones, such as "
-            "w = w + x, not w += x"
+            f"{type(rule).__name__}: {hook} changes tensors in place that it was given; make new ones, with "
+            "w = w + x instead of w += x"
         )
 
 
@@ -126,5 +125,5 @@ def _is_like(found: Any, w: Tensor) -> bool:
     return isinstance(found, Tensor) and found.shape == w.shape and found.dtype == w.dtype
 
 
-def _refused(rule: Section, hook: str, found: object, accepted: str, where: str = "") -> FedkeelError:
-    return FedkeelError(f"{type(rule).__name__}: {hook} returned {where}{described(found)}; accepted: {accepted}")
+def _refused(rule: Section, hook: str, found: object, wanted: str) -> FedkeelError:
+    return FedkeelError(f"{type(rule).__name__}: {hook} must return {wanted}; got {described(found)}")

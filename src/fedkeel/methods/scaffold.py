@@ -17,16 +17,17 @@ from fedkeel.params import Layout
 
 
 class ControlledSGD(ClientRule):
-    """y <- y - lr (g(y) - c_i + c); a client's c_i is its mean gradient of the last time."""
+    """y <- y - lr (g(y) - c_i + c); a client's c_i is the mean gradient of its last job."""
 
     pair = "scaffold"
 
     option: Literal["I", "II"] = "II"
-    """c_i+: the gradient of all local data at x (I), or c_i - c + (x - y) / (K lr) (II; with momentum, K grows)."""
+    """How a client updates its control variate: by the gradient of all its data at the global model (`I`) or by the way
+    it moved (`II`)."""
 
     @property
     def needs_sgd(self) -> str | None:
-        return "option II reads control variates off paths (option I does not)" if self.option == "II" else None
+        return "option II computes control variates from how far clients moved" if self.option == "II" else None
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"c": torch.zeros_like(w)}
@@ -54,7 +55,7 @@ class ControlledAverage(ServerRule):
     pair = "scaffold"
 
     server_lr: PositiveFloat = 1.0
-    """eta_g"""
+    """The step size of the server along the mean update."""
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         """c = 0; N counts the clients that have data."""

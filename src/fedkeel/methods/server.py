@@ -1,4 +1,4 @@
-"""How a server works: whom it waits for, what it sends, and what it makes of what comes back."""
+"""How a server works: which clients it waits for, what it sends, and how it uses what comes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from fedkeel.config.section import Section
 from fedkeel.errors import InputError, shown
 from fedkeel.methods.job import Updates
-from fedkeel.methods.types import Message, Weighting, mean_shares
+from fedkeel.methods.types import Message, ScheduleOver, Weighting, mean_shares
 from fedkeel.params import Layout
 
 __all__ = [
@@ -32,11 +32,11 @@ class ServerState:
 
 
 Pace = Literal["barrier", "stream", "periodic", "concurrency"]
-"""Whom a server dispatches when, and when it takes in what comes back.
+"""When a server dispatches clients, and when it takes in what comes back.
 
-`barrier`: rounds; all that came is aggregated together. `stream`: the same rounds, but every update is received at
-once. `periodic`: so many devices every so many seconds, updates received at once. `concurrency`: always so many
-devices at work, updates received at once.
+`barrier`: rounds; everything that came back is aggregated together. `stream`: the same rounds, but each update is
+received as it arrives. `periodic`: a number of devices is dispatched every few seconds, and updates are received as
+they arrive. `concurrency`: a fixed number of devices is always at work, and updates are received as they arrive.
 """
 
 
@@ -49,18 +49,18 @@ class View:
     version: int
     """The number of the model as it is now, from 0."""
     round: int
-    """In which it arrives, from 1."""
+    """The round in which it arrives, from 1."""
     client: int
     start_version: int
-    """Of the model that the job started from."""
+    """The version of the model that the job started from."""
     fresh_version: int | None
-    """Of the model that it merged, if it did."""
+    """The version of the model that it merged, if it did."""
     seconds: float
-    """From the job's dispatch to now."""
+    """Virtual seconds from the job's dispatch to now."""
     busy: Mapping[int, int]
     """The clients at work, and the versions they started from."""
     held: Mapping[int, int]
-    """The versions that jobs at work started from, and how many did."""
+    """The versions that jobs at work started from, and how many started from each."""
 
     @property
     def staleness(self) -> int:
@@ -73,16 +73,17 @@ class Receipt:
     """What the server did with an update."""
 
     weight: float | None
-    """Its share in the global model; nothing if that is not known yet."""
+    """Its share in the global model; None if that is not known yet."""
     published: bool = True
     """Whether the global model is a new version."""
     accepted: bool = True
+    """Whether the update was used; a rule may discard one that is too stale."""
     notes: Mapping[str, float] = field(default_factory=dict)
-    """For the record of this arrival."""
+    """Numbers for the record of this arrival."""
     earlier: Sequence[float] = ()
-    """The weights of updates before it that had none yet, in their order."""
+    """The weights of earlier updates that had none yet, in their order."""
     interrupt: Sequence[int] = ()
-    """Clients that are to send what they have after the epochs they have finished, or after their first."""
+    """Clients that shall send the model of their finished epochs; or of their first, if none is finished yet."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Brief:
     shared: Message = field(default_factory=dict)
     """The same for all."""
     each: Message = field(default_factory=dict)
-    """[m, ...], a row a client."""
+    """[m, ...], one row per client."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Answers:
     sums: Message
     """`Job.sums`, added up over all clients."""
     epochs: Tensor
-    """[m, 1], of a job of theirs."""
+    """[m, 1], the epochs of each client's job."""
 
 
 Plan = Generator[Brief, Answers, tuple["ServerState", Brief]]
@@ -143,9 +144,15 @@ class ServerRule(Section):
     """What the server sends, and how it takes in what comes back."""
 
     pace: ClassVar[Pace] = "barrier"
-    """How it works; whoever receives updates at once can do so at any pace but a barrier."""
+    """How it works. A rule that receives updates as they arrive can do so at any pace but `barrier`."""
     pair: ClassVar[str | None] = None
     """As `ClientRule.pair`."""
+
+    @property
+    def plans_ahead(self) -> str | None:
+        """A rule whose `work` does not look at `progress.planned` may say None here."""
+        own = type(self).work is not ServerRule.work
+        return "the method's local work depends on how many updates are planned" if own else None
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -154,15 +161,24 @@ class ServerRule(Section):
 
     @property
     def needs_sgd(self) -> str | None:
-        """As `ClientRule.needs_sgd`: it takes `Updates.delta` over `Updates.length` for a gradient, say."""
+        """As `ClientRule.needs_sgd`; for example, it takes `Updates.delta / Updates.length` for a gradient."""
+        return None
+
+    @property
+    def if_diverged(self) -> str | None:
+        """As `ClientRule.if_diverged`."""
+        return None
+
+    def schedule_objection(self, over: ScheduleOver) -> str | None:
+        """As `ClientRule.schedule_objection`."""
         return None
 
     @property
     def looks_ahead(self) -> bool:
         """Whether `aggregate` is to be told what late clients would have sent (`Updates.completed`).
 
-        A simulated world trains them once more for it; real machines cannot. It is for diagnosis: what becomes of the
-        model must not depend on it.
+        A simulated world trains them once more for it; real machines cannot. It is for diagnosis: the model must not
+        depend on it.
         """
         return False
 
@@ -177,7 +193,7 @@ class ServerRule(Section):
     def plan(self, state: ServerState, cohort: Cohort) -> Plan:
         """Before a round's training: may ask its clients as often as it likes (`ClientRule.survey`).
 
-        One that asks nothing may do without `yield` and return the pair.
+        A rule that asks nothing may leave out `yield` and return the pair.
         """
         return state, Brief()
         yield
@@ -195,7 +211,7 @@ class ServerRule(Section):
         raise NotImplementedError
 
     def close(self, state: ServerState) -> ServerState:
-        """The state at the end of the run; not asked for where a run stops at its target, which that model reached."""
+        """The state at the end of the run. Not called where a run stops at its target, which the model has reached."""
         return state
 
     def evaluated(self, state: ServerState) -> Tensor:
@@ -211,7 +227,7 @@ class Inheriting(ServerRule):
     """A rule that may begin with what the server of an earlier run had learnt."""
 
     earlier_run: str | None = None
-    """The folder of a finished run of the same method and model; null: nothing has been learnt before."""
+    """The folder of a finished run of the same method and model, whose server's knowledge this run starts with."""
 
     @property
     def inherits(self) -> tuple[str, ...]:
@@ -220,15 +236,15 @@ class Inheriting(ServerRule):
 
     @property
     def forgets(self) -> str | None:
-        """Where its settings leave it no use for an earlier run: which do, and what is accepted."""
+        """Which settings leave no use for an earlier run, if any do: "with SETTING; REMEDY"."""
         return None
 
     @model_validator(mode="after")
     def _has_a_use(self) -> Self:
         if self.earlier_run is not None and self.forgets:
-            raise InputError(f"algorithm.earlier_run: {shown(self.earlier_run)} is not accepted {self.forgets}")
+            raise InputError(f"algorithm.earlier_run: {shown(self.earlier_run)} has no use {self.forgets}")
         return self
 
     def inherit(self, state: ServerState, earlier: Message, epochs: int) -> ServerState:
-        """The state before the first round, given what the earlier run remembered; jobs are of so many epochs."""
+        """The state before the first round, given what the earlier run remembered and the epochs of a full job."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """When a device asks for a fresh global model: after how many of its L epochs (FedASMU, Section 4.3.1).
 
-Learnt: for its first merge, a device draws its slot from the server's LSTM, which Eq. 7 trains by policy gradient; from
-then on it goes one epoch up or down, or stays, by a table of its own (Eq. 8).
+With a learnt slot, a device draws the slot of its first merge from the server's LSTM, which Eq. 7 trains by policy
+gradient. From then on it moves one epoch up or down, or stays, by a table of its own (Eq. 8).
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from fedkeel.methods.types import Chance
 SLOTS = 64
 """The latest slot that can be learnt."""
 ACTIONS = (0, 1, -1)
-"""Stay, add, minus: of equally good ones, the first. Erratum: the paper prints +1 for stay, too."""
+"""Stay, add, minus; among equally good ones, the first is taken. Erratum: the paper prints +1 for stay, too."""
 HIDDEN = 16
-"""Of the LSTM."""
+"""The size of the LSTM's hidden state."""
 RARE = -2.0
-"""The bias of the LSTM's decisions at first: about one in eight asks, so that early slots hardly win."""
+"""The first bias of the LSTM's decisions: about one in eight asks, so that early slots have little advantage."""
 
 
 class Requests(Section):
     """What client and server both must know."""
 
     slot: Literal["fixed", "first", "middle", "penultimate", "learned"] = "fixed"
-    """`fixed`: `slot_epoch`; after the first epoch, in the middle, before the last; or learnt."""
+    """When a device asks for a fresh model: after `slot_epoch` epochs (`fixed`), after the first epoch (`first`), in
+    the middle (`middle`), before the last epoch (`penultimate`), or when it has learnt that it helps (`learned`)."""
 
 
 class Timing(Requests):
     """How a device chooses its slot in 1 .. L - 1; a job of one epoch has none."""
 
     slot_epoch: PositiveInt | None = None
-    """Of `fixed`: the epochs before the request, at most L - 1; null: half of L, rounded down."""
+    """With `slot: fixed`: the number of epochs before the request. The default is half of the epochs, rounded down."""
     epsilon: Chance = 0.1
-    """How often a learnt slot is left to chance."""
+    """With `slot: learned`: the probability that a device chooses at random."""
     q_lr: Chance = 0.1
-    """phi of Eq. 8"""
+    """With `slot: learned`: the learning rate of a device's table (phi in Eq. 8)."""
     q_discount: Chance = 0.9
-    """psi of Eq. 8"""
+    """With `slot: learned`: the discount factor of a device's table (psi in Eq. 8)."""
 
     def fixed_slot(self, epochs: int) -> int:
         """The slot if it is not learnt; 0: there is none."""
@@ -59,7 +60,7 @@ class Timing(Requests):
         return {"asked": torch.zeros(1, dtype=torch.int64, device=w.device), "values": table}
 
     def learnt_slot(self, kept: Message, received: Message, epochs: int, draws: tuple[float, float]) -> int:
-        """Epsilon-greedy, but drawn from the LSTM's probabilities before the first merge, as Eq. 7 takes it to be."""
+        """Epsilon-greedy; before the first merge, drawn from the LSTM's probabilities, as Eq. 7 assumes."""
         last = min(epochs - 1, SLOTS)
         before, chance = min(int(kept["asked"]), last), draws[0] < self.epsilon
         if not before:
@@ -76,7 +77,7 @@ class Timing(Requests):
     def learnt_table(self, kept: Message, slot: Tensor, epochs: Tensor, reward: Tensor) -> Message:
         """Eq. 8 after a merge with that reward; `slot`, `epochs` and `reward` are [..., 1], a slot of 0 is no merge.
 
-        The best action of the new slot is one that leads to a slot.
+        The best action of the new slot is taken among those that lead to a valid slot.
         """
         values, last = kept["values"], (epochs - 1).clamp(max=SLOTS)
         before = torch.minimum(kept["asked"], last)
@@ -93,7 +94,10 @@ class Timing(Requests):
 
 
 def first_meta() -> Tensor:
-    """The LSTM's weights [(4 H + 1) (H + 1)], always the same; the decisions before are all no, so nothing goes in."""
+    """The LSTM's first weights [(4 H + 1) (H + 1)], always the same.
+
+    It has no input, because all decisions before the current one were no.
+    """
     draw = torch.rand((4 * HIDDEN + 1) * (HIDDEN + 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     meta: Tensor = (2 * draw - 1) / HIDDEN**0.5
     meta[-1] = RARE
@@ -101,7 +105,7 @@ def first_meta() -> Tensor:
 
 
 def slot_log_probabilities(meta: Tensor, count: int) -> Tensor:
-    """[count], log P of asking after epoch 1, 2, ... and not before, given that it is one of so many epochs."""
+    """[count], log P of asking after epoch 1, 2, ... and not before, given that it asks after one of these epochs."""
     weights = meta.view(4 * HIDDEN + 1, HIDDEN + 1)  # four gates and the decision, each with its bias
     recurrent, bias = weights[:-1, :-1], weights[:-1, -1]
     h = c = torch.zeros(HIDDEN, dtype=meta.dtype)
@@ -121,21 +125,21 @@ class Proposals(Requests):
     """How the server proposes slots to devices that have not merged yet."""
 
     meta_lr: NonNegativeFloat = 1e-3
-    """eta_RL"""
+    """With `slot: learned`: the learning rate of the server's network that proposes slots (eta_RL in the paper)."""
     baseline_rate: Chance = 0.1
-    """rho, by which the mean reward b follows the rewards."""
+    """With `slot: learned`: how fast the mean reward follows the rewards (rho in the paper)."""
 
     def first_memory(self, w: Tensor, clients: int) -> Message:
-        """The LSTM, b, who has merged, and what the LSTM says."""
+        """The LSTM, b, which clients have merged, and the LSTM's proposal."""
         meta, met = first_meta(), torch.zeros(clients, dtype=torch.bool)
         return {"meta": meta, "baseline": torch.zeros(1, dtype=meta.dtype), "met": met, "proposal": _proposal(meta, w)}
 
     def pretrained(self, earlier: Message, w: Tensor) -> Message:
-        """The LSTM and b as an earlier run left them, and what the LSTM says; nobody has merged yet."""
+        """The LSTM and b as an earlier run left them, and the LSTM's proposal; no client has merged yet."""
         return {**earlier, "proposal": _proposal(earlier["meta"], w)}
 
     def proposal(self, memory: Message, client: int) -> Message:
-        """Probabilities [SLOTS] for who has not merged yet; a device takes those of its L - 1 slots."""
+        """Probabilities [SLOTS] for a client that has not merged yet; a device takes those of its L - 1 slots."""
         return {} if bool(memory["met"][client]) else {"proposal": memory["proposal"]}
 
     def learnt_memory(self, memory: Message, update: Updates, client: int) -> Message:

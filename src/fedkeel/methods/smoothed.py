@@ -1,4 +1,4 @@
-"""A learning rate of each client's own, smoothed over its rounds: what FedEnt and FedNorm have in common."""
+"""A learning rate for each client, smoothed over its rounds: what FedEnt and FedNorm have in common."""
 
 from __future__ import annotations
 
@@ -10,28 +10,37 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule, Job, Message, Oracle
-from fedkeel.methods.types import Decay, Multiple
+from fedkeel.methods.types import Decay, Multiple, ScheduleOver, lower_cap
 
 
 class SmoothedRate(ClientRule):
     """Trains at a rate of its own: eta <- gamma eta_before + (1 - gamma) eta_star (FedEnt's Eq. 31).
 
-    `local.lr_decay` lowers the cap and a first rate that is the base rate, but neither `initial_rate` nor what is
-    smoothed.
+    `local.lr_decay` lowers the cap and a first rate that is the base rate, but neither `initial_rate` nor the smoothed
+    rate.
     """
 
     gamma: Decay = 0.99
+    """The share of a client's previous learning rate in its new one."""
     smoothing: Literal["participation", "round"] = "participation"
-    """What t counts in Eq. 31: a client's own rounds; or all, so that gamma is raised to the rounds since its last."""
+    """What counts as a step of smoothing: a client's own rounds (`participation`) or all rounds since its last one
+    (`round`)."""
     initial_rate: PositiveFloat | None = None
-    """eta_before of a client's first round, eta_i(-1) in FedEnt's Algorithm 2; without it, the base rate."""
+    """The learning rate that a client's smoothing starts from. The default is the base rate."""
     cap: Multiple | None = 10.0
-    """Of the rate really used, as a multiple of the base rate, whatever the initial rate; what is smoothed goes on
-    without it."""
+    """The largest learning rate that is used, as a multiple of the base rate, or null for no limit."""
 
     @property
     def needs_sgd(self) -> str:
         return "its learning rates are made for steps along the gradient"
+
+    @property
+    def if_diverged(self) -> str:
+        return lower_cap(self.cap)
+
+    def schedule_objection(self, over: ScheduleOver) -> str:
+        """Over rounds, a schedule would move no more than the cap."""
+        return "every client sets its own learning rate for each job"
 
     def initial(self, w: Tensor, buffers: Tensor) -> Message:
         return {"rate": w.new_zeros(1), "round": torch.zeros(1, dtype=torch.int64, device=w.device)}

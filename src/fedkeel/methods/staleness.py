@@ -42,7 +42,7 @@ class Mixed(ServerRule):
     pace = "periodic"
 
     alpha: Share = 0.6
-    """alpha, before staleness takes its share of it; it never changes in a run."""
+    """The weight of a fresh update when it is mixed into the model; staler updates count less."""
 
     def factor(self, staleness: int) -> float:
         """s(t - tau)"""
@@ -55,16 +55,16 @@ class Mixed(ServerRule):
 
 
 class StalenessMixed(Mixed):
-    """The factor is one of the paper's three functions; what is too stale may be thrown away."""
+    """The factor is one of the paper's three functions; updates that are too stale may be discarded."""
 
     function: Function = "polynomial"
-    """s"""
+    """How the weight of an update depends on its staleness."""
     a: NonNegativeFloat | None = None
-    """Its steepness; null: 0.5 for polynomial, 10 for hinge."""
+    """How fast the weight falls with the staleness. The default is 0.5 for `polynomial` and 10 for `hinge`."""
     b: NonNegativeFloat = 4.0
-    """Of hinge: the staleness up to which updates count fully."""
+    """With `function: hinge`: the staleness up to which updates keep their full weight."""
     staleness_bound: PositiveInt | None = None
-    """An update with t - tau + 1 above it is discarded; null: none is."""
+    """Discard updates whose staleness, counted from 1, is above this. By default none is discarded."""
 
     def factor(self, staleness: int) -> float:
         return staleness_factor(
@@ -72,7 +72,7 @@ class StalenessMixed(Mixed):
         )
 
     def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
-        """What is discarded leaves the model as it is, and no new version."""
+        """A discarded update leaves the model as it is and makes no new version."""
         if self.staleness_bound is not None and view.staleness + 1 > self.staleness_bound:
             return state, Receipt(0.0, published=False, accepted=False)
         return super().receive(state, update, view)

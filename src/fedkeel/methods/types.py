@@ -22,15 +22,15 @@ class Sends:
 
     numbers: int
     nbytes: int | None = None
-    """Of each number, where it is a count or the like; else numbers are of the weights' type."""
+    """Bytes of each number, where it is a count or the like; otherwise numbers have the weights' type."""
     each_class: bool = False
-    """Whether it is so much for each class that the client's labels hold."""
+    """Whether this is the amount for each class that occurs in the client's labels."""
     summed: bool = False
-    """Whether only the sum over clients is wanted (`Job.sums`)."""
+    """Whether only the sum over clients is needed (`Job.sums`)."""
     recorded: bool = False
-    """Whether it is only written down with the arrival: it is not charged."""
+    """Whether it is only written down with the arrival; then it is not charged."""
     exact: bool = False
-    """Whether it stays as it is on its way, such as a count in the weights' type."""
+    """Whether the wire must not change it, such as a count in the weights' type."""
 
     @property
     def goes_through(self) -> bool:
@@ -39,25 +39,35 @@ class Sends:
 
 
 Weighting = Literal["samples", "uniform"]
-"""Of clients in a mean: by their numbers of samples, or all alike."""
+"""How clients count in a mean: in proportion to their samples, or all the same."""
+
+ScheduleOver = Literal["rounds", "steps"]
+"""What a schedule of learning rates runs over: the rounds of a run, or the steps of a job."""
 
 Chance = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-"""Of a running mean: the share of the past."""
+"""The share of the past in a running mean."""
 Weight = Annotated[float, Field(gt=0, lt=1)]
-"""Of one term against another, neither of which vanishes."""
+"""The weight of one term against another; neither may vanish."""
 Multiple = Annotated[float, Field(ge=1)]
-"""Of the base learning rate."""
+"""A multiple of the base learning rate."""
 Reading = Literal["practical", "literal"]
 """A paper's equations: corrected, or as printed."""
 GradientBatches = Literal[1, "full"]
-"""What a gradient is taken of: the current mini-batch, or all the client's data."""
+"""What a gradient is computed from: the current mini-batch, or all the client's data."""
 Rest = Literal["drop", "flush"]
-"""What becomes of a buffer that is not full when the run ends: it is forgotten, or one last step."""
+"""What happens to a partly filled buffer when the run ends: it is dropped, or used for one last step."""
 
 _GRID = 2.0**36
 _AT_ONCE = 1 << 20
 """Numbers that are summed together: more would not stay in a cache."""
+
+
+def lower_cap(cap: float | None) -> str:
+    """What to try when training diverges at rates that a method chooses, up to `cap` times the base rate."""
+    if cap is None:
+        return "or set algorithm.cap, without which the method's learning rates have no upper limit"
+    return f"or lower algorithm.cap={cap:g}, as the method's learning rates go up to {cap:g} times local.lr"
 
 
 def nbytes(message: Message) -> int:
@@ -68,7 +78,8 @@ def nbytes(message: Message) -> int:
 def mean_shares(samples: Tensor, draws: Tensor | None, weighting: Weighting) -> Tensor:
     """[m], float64, the clients' shares in a mean, given their samples [m, 1].
 
-    Who was drawn with replacement was drawn in proportion to its samples, and counts as often as it was drawn [m].
+    Clients drawn with replacement were drawn in proportion to their samples, so each counts as often as it was drawn
+    [m].
     """
     counts = samples[:, 0].double() if draws is None else draws.double()
     if draws is None and weighting == "uniform":
@@ -77,7 +88,7 @@ def mean_shares(samples: Tensor, draws: Tensor | None, weighting: Weighting) -> 
 
 
 def exact_sum(vectors: Tensor) -> Tensor:
-    """The sum [...] over the first axis, in float64 and the same to the bit in whatever order it is made.
+    """The sum [...] over the first axis, in float64 and the same to the bit in any order of addition.
 
     Every addend is rounded to a multiple of 2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
     """

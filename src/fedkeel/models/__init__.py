@@ -2,6 +2,6 @@
 
 from fedkeel.models.classifier import Classifier
 from fedkeel.models.inputs import Inputs
-from fedkeel.models.zoo import build, complete, describe, names, options
+from fedkeel.models.zoo import build, complete, describe, names, option, options
 
-__all__ = ["Classifier", "Inputs", "build", "complete", "describe", "names", "options"]
+__all__ = ["Classifier", "Inputs", "build", "complete", "describe", "names", "option", "options"]

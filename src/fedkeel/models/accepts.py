@@ -1,8 +1,8 @@
-"""What models and their options accept, with the words that an error says it in."""
+"""What models and their options accept, with the words for error messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +33,44 @@ TOKENS = Accepts(
     lambda inputs: inputs.vocabulary is not None and len(inputs.shape) == 1,
 )
 
-_COUNT = Accepts("a whole number from 1 to 1,000,000", lambda value: type(value) is int and 1 <= value <= 1_000_000)
-_COUNT_OR_NONE = Accepts(f"{_COUNT.what}, or null", lambda value: value is None or _COUNT.holds(value))
+
+@dataclass(frozen=True)
+class Option(Accepts):
+    """An option of models."""
+
+    meaning: str
+    """One plain sentence."""
+    schema: Mapping[str, Any]
+    """The same condition as a JSON schema."""
+
+
+def _count(meaning: str, *, null: bool = False) -> Option:
+    counts: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
+    return Option(
+        f"a whole number from 1 to 1,000,000{', or null' * null}",
+        lambda value: (null and value is None) or (type(value) is int and 1 <= value <= 1_000_000),
+        meaning,
+        {"anyOf": [counts, {"type": "null"}]} if null else counts,
+    )
+
 
 OPTIONS = {
-    "norm": Accepts(", ".join(NORMS), lambda value: value in NORMS),
-    "dropout": Accepts("0 <= dropout < 1", lambda value: type(value) in (int, float) and 0 <= value < 1),
-    "embedding": _COUNT,
-    "filters": _COUNT,
-    "hidden": _COUNT_OR_NONE,
-    "projection": _COUNT_OR_NONE,
+    "norm": Option(
+        f"one of {', '.join(NORMS)}",
+        lambda value: value in NORMS,
+        "The normalisation layers: batch norm, group norm, or none.",
+        {"enum": [*NORMS]},
+    ),
+    "dropout": Option(
+        "at least 0 and less than 1",
+        lambda value: type(value) in (int, float) and 0 <= value < 1,
+        "The probability with which dropout sets a value to zero during training.",
+        {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+    ),
+    "embedding": _count("The length of the vector that stands for a token."),
+    "filters": _count("The number of filters of each width."),
+    "hidden": _count("The width of the two hidden layers before the last one; with null there are none.", null=True),
+    "projection": _count(
+        "The width of a projection between the body and the head, as MOON uses it; with null there is none.", null=True
+    ),
 }

@@ -12,8 +12,8 @@ from fedkeel.models.layers import Norm, drop, kaiming, unit
 def alexnet(inputs: Inputs, *, norm: Norm = "none", dropout: float = 0.0, hidden: int | None = None) -> Classifier:
     """AlexNet's five convolutions at CIFAR's size and one linear classifier: FedASMU and FedAgg on CIFAR.
 
-    The paper's two layers of 4096 units between them would be nine tenths of the weights, and of every message: they
-    are there with `hidden=4096`. Dropout then stands behind each of them, as in the paper.
+    The paper's two layers of 4096 units between them would be nine tenths of the weights, and of every message;
+    `hidden=4096` adds them. Dropout then follows each of them, as in the paper.
     """
     sides = [-(-side // 32) for side in inputs.shape[1:]]
     features = 256 * sides[0] * sides[1]

@@ -39,7 +39,7 @@ def googlenet(inputs: Inputs, *, norm: Norm = "batch") -> Classifier:
 
 
 class Inception(nn.Module):
-    """Four parallel branches whose channels are joined; two 3x3 convolutions do for the 5x5."""
+    """Four parallel branches whose channels are joined; two 3x3 convolutions replace the 5x5."""
 
     def __init__(self, before: int, channels: tuple[int, int, int, int, int, int], norm: Norm) -> None:
         super().__init__()

@@ -12,19 +12,19 @@ class Inputs:
     """The form of the data: `shape` is that of one sample, without the batch."""
 
     shape: tuple[int, ...]
-    """(channels, height, width) of an image, (length,) of a token sequence"""
+    """(channels, height, width) of an image, (length,) of a token sequence."""
     classes: int
-    """numbers that the model gives per sample: a logit per class, one of a binary task, real ones of a regression"""
+    """The numbers that the model gives per sample: one logit per class, one of a binary task, or real numbers."""
     vocabulary: int | None = None
-    """number of token ids, of which 0 is padding; None for data that is not text"""
+    """The number of token ids, of which 0 is padding; None for data that is not text."""
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
-            raise InputError(f"inputs.shape: {self.shape} has no size; accepted: sizes of at least 1")
+            raise InputError(f"inputs.shape must have sizes of at least 1; got {self.shape}")
         if self.classes < 1:
             raise InputError(f"inputs.classes must be at least 1; got {self.classes}")
         if self.vocabulary is not None and self.vocabulary < 2:
-            raise InputError(f"inputs.vocabulary: {self.vocabulary} is too few; accepted: at least 2, or none")
+            raise InputError(f"inputs.vocabulary must be at least 2, or None; got {self.vocabulary}")
 
     def __str__(self) -> str:
         text = "" if self.vocabulary is None else f" of {self.vocabulary} token ids"

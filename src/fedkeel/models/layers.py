@@ -49,7 +49,7 @@ def drop(dropout: float) -> list[nn.Module]:
 def kaiming(module: Module) -> Module:
     """`module` with He et al.'s (2015) initial convolutions.
 
-    PyTorch's own shrink the signal sixfold in variance a layer: too much for more than a few without a norm.
+    PyTorch's own shrink the signal's variance sixfold per layer, too much for more than a few layers without a norm.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):

@@ -82,7 +82,7 @@ def _resnet(
 
 @torch.no_grad()
 def _calm(blocks: Sequence[Block]) -> None:
-    """Scales branches down so that their sum, which no norm holds, does not double the variance a block."""
+    """Scales branches down so that, without a norm, the variance does not double with every block."""
     for block in blocks:
         for parameter in block.branch[-1].parameters():
             parameter.mul_(len(blocks) ** -0.5)

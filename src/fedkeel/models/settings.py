@@ -16,6 +16,7 @@ class ModelSettings(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = "mlp-400"
+    """The model: a name from `fedkeel list models`, or `module:function` that returns an `nn.Module`."""
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,7 @@ def lenet5(inputs: Inputs) -> Classifier:
 def lenet5_wide(inputs: Inputs) -> Classifier:
     """LeNet-5 with 5x5x32 features, as the text of FedAgg has it for EMNIST-Letters.
 
-    The text leaves the first convolution's channels open: half of the second's, as in its other CNNs.
+    The text leaves the first convolution's channels open; here they are half of the second's, as in its other CNNs.
     """
     return _lenet5(inputs, 16, 32)
 
@@ -71,7 +71,7 @@ def _lenet5(inputs: Inputs, first: int, second: int) -> Classifier:
 
 
 def _pooled(before: int, after: int, kernel: int, padding: int) -> list[nn.Module]:
-    """ReLU and maximum commute: pooling first leaves the ReLU a quarter of the pixels."""
+    """ReLU and maximum commute, and pooling first leaves the ReLU a quarter of the pixels."""
     return [nn.Conv2d(before, after, kernel, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
 
 

@@ -21,7 +21,7 @@ def vgg11(inputs: Inputs, *, norm: Norm = "batch") -> Classifier:
     layers: list[nn.Module] = []
     for channels in _LAYERS:
         if channels is None:
-            layers.append(nn.MaxPool2d(2, ceil_mode=True))  # rounding up, 28 pixels bear five halvings
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))  # rounding up, 28 pixels allow five halvings
         else:
             layers += unit(width, channels, 3, norm)
             width = channels

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedkeel.errors import InputError, no_such_setting, shown, unknown
 from fedkeel.models import small
-from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, images
+from fedkeel.models.accepts import ARRAYS, OPTIONS, TOKENS, Accepts, Option, images
 from fedkeel.models.alexnet import alexnet
 from fedkeel.models.classifier import Classifier, project
 from fedkeel.models.densenet import densenet121
@@ -57,11 +57,16 @@ def options(name: str) -> dict[str, object]:
     return {**own, "projection": None}
 
 
+def option(name: str) -> Option:
+    """What an option means, and which values it may have."""
+    return OPTIONS[name]
+
+
 def build(name: str, inputs: Inputs, **chosen: Any) -> Classifier:
     """The model fitted to `inputs`, its weights drawn from torch's global generator (the caller seeds it)."""
     factory, accepts = _find(name)
     if not accepts.holds(inputs):
-        raise InputError(f"model.name: {name} does not fit {inputs}; accepted: {accepts.what}")
+        raise InputError(f"model.name: {name} needs {accepts.what}; got {inputs}")
     chosen = complete(name, chosen)
     projection = chosen.pop("projection")
     model = factory(inputs, **chosen)
@@ -75,7 +80,7 @@ def complete(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
         if option not in offered:
             raise no_such_setting("model", option, name, offered)
         if not OPTIONS[option].holds(value):
-            raise InputError(f"model.{option}: {shown(value)} is refused; accepted: {OPTIONS[option].what}")
+            raise InputError(f"model.{option} must be {OPTIONS[option].what}; got {shown(value)}")
     return {**offered, **chosen}
 
 

@@ -47,6 +47,25 @@ class Loaded:
     """What a user should know of it besides."""
 
 
+@dataclass(frozen=True)
+class Held:
+    """A state in memory that can still be written when the run has gone on.
+
+    Tensors are referred to, not copied: a run replaces them and never changes them in place.
+    """
+
+    number: int
+    plain: Any
+    tensors: Tensors
+    versions: tuple[int, ...]
+    """How often each tensor had been changed in place."""
+
+    @property
+    def intact(self) -> bool:
+        """Whether all tensors are as they were."""
+        return _versions(self.tensors) == self.versions
+
+
 class VersionError(MishapError):
     """All checkpoints are from other versions of fedkeel."""
 
@@ -85,7 +104,20 @@ class Checkpoints:
 
     def save(self, number: int, state: Any) -> Path:
         """Write a checkpoint, then remove what is not needed any more."""
-        plain, tensors = self._encode(state)
+        return self._save(number, *self._encode(state))
+
+    def hold(self, number: int, state: Any) -> Held:
+        """The state as it is now, to be written later if need be; one that cannot be written is refused."""
+        plain, tensors = self._encode(state, copy_arrays=True)
+        return Held(number, plain, tensors, _versions(tensors))
+
+    def save_held(self, held: Held) -> None:
+        """Write what is held, unless that was done before, or somebody changed its tensors in place."""
+        path = self.folder / f"round-{held.number}"
+        if (path in self._unusable or not path.exists()) and held.intact:
+            self._save(held.number, held.plain, held.tensors)
+
+    def _save(self, number: int, plain: Any, tensors: Tensors) -> Path:
         path = self.folder / f"round-{number}"
         before = self._all()
         try:
@@ -114,23 +146,24 @@ class Checkpoints:
         """The last one that is of any use, if there is one."""
         return next((path for path in self._all() if path not in self._unusable), None)
 
-    def check(self, state: Any) -> None:
-        """Refuse a state that cannot be written."""
-        self._encode(state)
-
-    def _encode(self, state: Any) -> tuple[Any, Tensors]:
+    def _encode(self, state: Any, copy_arrays: bool = False) -> tuple[Any, Tensors]:
         try:
-            return encode(state, self._classes)
+            return encode(state, self._classes, copy_arrays)
         except TypeError as error:
             raise FedkeelError(
-                f"the state cannot be written down: {error}; accepted in what a method remembers, sends or keeps: "
-                "tensors, numbers, strings, lists and dictionaries of these"
+                f"the state cannot be written to a checkpoint: {error}; what a method remembers, sends or keeps must "
+                "be tensors, numbers, strings, or lists and dictionaries of these"
             ) from error
 
-    def load(self, objection: Callable[[Any], str | None] = lambda _: None) -> Loaded | None:
+    def load(
+        self,
+        objection: Callable[[Any], str | None] = lambda _: None,
+        outdated: Callable[[Any], bool] = lambda _: False,
+    ) -> Loaded | None:
         """The newest usable checkpoint; None where there is none at all.
 
-        `objection` says why a state cannot be used, if there is a reason.
+        `objection` says why a state cannot be used, if there is a reason. One that is `outdated` is passed over without
+        a word.
         """
         passed_over: list[str] = []
         formats: list[_FormatError] = []
@@ -140,6 +173,9 @@ class Checkpoints:
                 state, notes = self._read(path, number)
                 if reason := objection(state):
                     raise _UnusableError(reason)
+                if outdated(state):
+                    self._unusable.add(path)
+                    continue
             except _UnusableError as error:
                 passed_over.append(f"checkpoint {path} cannot be used: {error}")
                 self._unusable.add(path)
@@ -268,6 +304,10 @@ class Checkpoints:
             raise _UnusableError("it belongs to another model, other data or other devices")
         if body.get("number") != number:
             raise _UnusableError(f"it is of round {body.get('number')!r}, not {number}")
+
+
+def _versions(tensors: Tensors) -> tuple[int, ...]:
+    return tuple(0 if t.is_inference() else t._version for rows in tensors.values() for t in rows)
 
 
 def _read_state(path: Path) -> dict[str, Any]:

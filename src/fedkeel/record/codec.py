@@ -34,13 +34,14 @@ class DecodeError(ValueError):
     """What was written does not fit what is there to read it."""
 
 
-def encode(value: Any, classes: Sequence[type]) -> tuple[Any, Tensors]:
+def encode(value: Any, classes: Sequence[type], copy_arrays: bool = False) -> tuple[Any, Tensors]:
     """What can be written as JSON, and the tensors that it refers to.
 
     A tensor, an array or a mutable dataclass that occurs several times will be one object again; two tensors that share
-    memory will not share it any more, and none will require a gradient. Of dataclasses only the fields are kept.
+    memory will not share it any more, and none will require a gradient. Of dataclasses only the fields are kept. With
+    `copy_arrays`, what is returned holds copies of numpy arrays, so it stays as it is when these change.
     """
-    encoder = _Encoder(classes)
+    encoder = _Encoder(classes, copy_arrays)
     try:
         plain = encoder.one(value)
         return {"classes": encoder.used, "value": plain}, encoder.tensors
@@ -58,8 +59,9 @@ def decode(plain: Any, tensors: Mapping[str, Tensor], classes: Sequence[type]) -
 
 
 class _Encoder:
-    def __init__(self, classes: Sequence[type]) -> None:
+    def __init__(self, classes: Sequence[type], copy_arrays: bool) -> None:
         self.tensors: Tensors = {}
+        self._copy_arrays = copy_arrays
         self.used: list[tuple[str, list[str]]] = []
         self._known = set(_by_name(classes).values())
         self._objects: dict[type, Callable[[Any], Any]] = {}
@@ -129,7 +131,7 @@ class _Encoder:
             try:
                 if not value.dtype.isnative or value.dtype.kind not in _NUMBERS:
                     raise TypeError
-                simple = value.flags.c_contiguous and value.flags.writeable
+                simple = value.flags.c_contiguous and value.flags.writeable and not self._copy_arrays
                 refers = {"$array": self._row(torch.from_numpy(value if simple else value.copy()))}
             except TypeError:  # none of torch's types
                 raw = torch.from_numpy(np.frombuffer(bytearray(value.tobytes()), dtype=np.uint8))

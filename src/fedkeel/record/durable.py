@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -57,11 +58,18 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary name for a file, which gets its own when it is complete and on the disk."""
+    """A temporary name for a file, which gets its own when it is complete and on the disk.
+
+    Who may read it is what the umask says, also where a library makes files that are private.
+    """
     partial = path.with_name(path.name + PARTIAL)
     try:
+        with partial.open("wb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         yield partial
         with partial.open("rb+") as file:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) != mode:
+                os.chmod(partial, mode)
             os.fsync(file.fileno())
         os.replace(partial, path)
         sync_folder(path.parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from fedkeel.config.experiment import contradiction
 from fedkeel.errors import FedkeelError, InputError, MishapError
-from fedkeel.record import schema
-from fedkeel.record.checkpoints import Checkpoints, Loaded, VersionError
-from fedkeel.record.durable import PARTIAL, whole
+from fedkeel.record import divergence, schema
+from fedkeel.record.checkpoints import Checkpoints, Held, Loaded, VersionError
+from fedkeel.record.durable import PARTIAL, sync_folder, whole
+from fedkeel.record.ends import ASIDE, ENDS
 from fedkeel.record.lock import BusyError, is_held, lock
 from fedkeel.record.machine import continued, renewed
-from fedkeel.record.rowfile import START, RowFile, line, lines
+from fedkeel.record.rowfile import START, Position, RowFile, line, lines
 from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
 from fedkeel.record.schema import CLIENT_METRICS, EXPERIMENT, LABELS, RUN, SUMMARY
 from fedkeel.record.standing import Rest
@@ -32,6 +34,8 @@ from fedkeel.record.subject import Subject
 ROWS = tuple(KINDS)
 CHECKPOINTS = "checkpoint"
 """The folder of checkpoints in that of a run."""
+START_WEIGHTS = "init"
+"""The file, without its ending, of weights from elsewhere that a run started from."""
 
 
 class FolderError(MishapError, InputError):
@@ -52,14 +56,16 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Open what is there."""
         self.path = path
         self._subject = subject
+        self._changed = False
+        """Whether settings have changed, which are checked elsewhere."""
         self.checkpoints = Checkpoints(path / CHECKPOINTS, subject.identity, subject.classes)
         self._rows = {name: RowFile(path / f"{name}.jsonl") for name in ROWS[:1]}
         lock(self._rows["history"].fileno(), wait)
         self._rows |= {name: RowFile(path / f"{name}.jsonl") for name in ROWS[1:]}
 
     @classmethod
-    def create(cls, path: str | Path, subject: Subject) -> RunFolder:
-        """Begin a new folder."""
+    def create(cls, path: str | Path, subject: Subject, start: Mapping[str, Tensor] | None = None) -> RunFolder:
+        """Begin a new folder; `start` are weights from elsewhere that the run starts from."""
         path = Path(path)
         check_free(path)
         try:
@@ -69,6 +75,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 if begun(path):
                     raise _taken(path)
                 folder._rewind(None)
+                if start:
+                    folder.save(START_WEIGHTS, start)
                 with whole(path / EXPERIMENT) as partial:
                     partial.write_text(subject.experiment.to_yaml(), encoding="utf-8")
                 folder._mark()
@@ -82,26 +90,37 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return folder
 
     @classmethod
-    def below(cls, parent: Path, subject: Subject) -> RunFolder:
+    def below(cls, parent: Path, subject: Subject, start: Mapping[str, Tensor] | None = None) -> RunFolder:
         """A new folder inside `parent`, named after the experiment, with a number behind it where that is taken."""
         name, number = subject.folder_name, 1
         path = parent / name
         while True:
             with suppress(TakenError):
                 if not path.exists():
-                    return cls.create(path, subject)
+                    return cls.create(path, subject, start)
             number += 1
             path = parent / f"{name}-{number}"
 
     @classmethod
-    def reopen(cls, path: Path, subject: Subject) -> tuple[RunFolder, Loaded | None]:
-        """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one)."""
+    def reopen(
+        cls, path: Path, subject: Subject, admit: Callable[[RunFolder, Loaded | None], None] | None = None
+    ) -> tuple[RunFolder, Loaded | None]:
+        """(An earlier run's, as it was when its newest usable checkpoint was written; that, if there is one).
+
+        With `admit`, settings have changed: nothing is touched before `admit` has returned, and `experiment.yaml` is
+        written anew.
+        """
         try:
             folder = cls(path, subject, wait=True)
             try:
-                found = folder.checkpoints.load(folder._objection)
+                folder._changed = admit is not None
+                found = folder.checkpoints.load(folder._objection, folder._ended_otherwise)
+                if admit is not None:
+                    admit(folder, found)
+                    folder._change()
                 folder._rewind(found)
                 folder._mark(anew=found is None)
+                divergence.remove(path)
                 folder.checkpoints.clean()
                 for left in filter(_is_partial, path.iterdir()):
                     left.unlink()
@@ -109,7 +128,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 folder.close()
                 raise
         except BusyError:
-            raise FolderError(f"resume: {path} is in use; accepted: a run that no other process works on") from None
+            raise FolderError(f"resume: {path} is in use; wait until the other process has ended") from None
         except VersionError as error:
             raise FolderError(f"resume: {error}; {subject.other_way(path / EXPERIMENT, error.earlier)}") from None
         except OSError as error:
@@ -118,10 +137,31 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
     def _objection(self, state: Mapping[str, Any]) -> str | None:
         """Why a checkpoint does not fit the description, or the rows that go with it are not there, if so."""
-        other = contradiction(state["experiment"], self._subject.experiment.model_dump(), aside=("name", "checkpoint"))
+        other = contradiction(state["experiment"], self._subject.experiment.model_dump(), aside=ASIDE)
+        rounds = self._subject.experiment.rounds
+        if not (state["over"] or self._changed) and state["experiment"]["rounds"] != rounds:
+            if state["core"]["round"] > rounds:
+                return f"the run is to end before it, with rounds={rounds}"
+            if self._subject.experiment.plans_ahead:
+                other = f"rounds={state['experiment']['rounds']}, not {rounds}"
         if other:
             return f"it was written with {other}"
         return next(filter(None, (self._rows[name].objection(state["rows"][name]) for name in ROWS)), None)
+
+    def _ended_otherwise(self, state: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint is of the end of a run that now ends at another point."""
+        ends = {name: state["experiment"].get(name) for name in ENDS}
+        return bool(state["over"] and contradiction(ends, self._subject.experiment.model_dump()))
+
+    def _change(self) -> None:
+        """Write the changed description.
+
+        The summary goes first: without it, the run is one that can be resumed, whichever description is there.
+        """
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        sync_folder(self.path)
+        with whole(self.path / EXPERIMENT) as partial:
+            partial.write_text(self._subject.experiment.to_yaml(), encoding="utf-8")
 
     def _rewind(self, found: Loaded | None) -> None:
         """Cut off what was written after a checkpoint.
@@ -174,17 +214,29 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def checkpoint(self, round: int, state: Mapping[str, Any]) -> Path:
         """Write down the state after a round; the rows up to then are safe first."""
         with self._explained():
-            for rows in self._rows.values():
-                rows.sync()
-            positions = {name: rows.position for name, rows in self._rows.items()}
+            self._sync()
             try:
-                return self.checkpoints.save(round, {**state, "rows": positions})
+                return self.checkpoints.save(round, {**state, "rows": self._positions})
             except FedkeelError as error:
                 raise type(error)(f"{error}; {self.way_on}") from error
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state that cannot be written."""
-        self.checkpoints.check(state)
+    def hold(self, round: int, state: Mapping[str, Any]) -> Held:
+        """The state after a round in memory; one that cannot be written is refused."""
+        return self.checkpoints.hold(round, {**state, "rows": self._positions})
+
+    def write_held(self, held: Held) -> None:
+        """Write down a state that was held."""
+        with self._explained():
+            self._sync()
+            self.checkpoints.save_held(held)
+
+    @property
+    def _positions(self) -> dict[str, Position]:
+        return {name: rows.position for name, rows in self._rows.items()}
+
+    def _sync(self) -> None:
+        for rows in self._rows.values():
+            rows.sync()
 
     def save(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write tensors to `name.safetensors`."""
@@ -228,6 +280,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     def __exit__(self, _: object = None, error: BaseException | None = None, __: object = None) -> None:
         if isinstance(error, KeyboardInterrupt) and not complete(self.path):
             error.add_note(self.advice)
+        divergence.note(self.path, error)
         self.close()
 
     def _write(self, name: str, text: str) -> None:
@@ -257,8 +310,8 @@ class RunFolder(AbstractContextManager["RunFolder"]):
     @property
     def way_on(self) -> str:
         """How to go on."""
-        how = "goes on from there" if self.checkpoints.newest else "starts it anew"
-        return f"{self._subject.resumption(self.path)} {how}"
+        how = "resume with" if self.checkpoints.newest else "start it again with"
+        return f"{how}: {self._subject.resumption(self.path)}"
 
 
 def begun(path: Path) -> bool:
@@ -276,44 +329,44 @@ def worked_on(path: Path) -> bool:
     return is_held(path / "history.jsonl")
 
 
-def check_resumable(path: Path) -> None:
-    """Refuse a folder without a run that can go on."""
+def check_resumable(path: Path, changed: bool = False) -> None:
+    """Refuse a folder without a run that can go on; a complete one can if its settings have changed."""
     if not begun(path):
-        raise InputError(f"resume: {path} holds no run that was begun; accepted: a folder made by fedkeel run")
+        raise InputError(f"resume: {path} holds no run; name a folder that fedkeel run has made")
     schema.check(path)
-    if complete(path):
-        raise InputError(f"resume: the run in {path} is complete; accepted: one that was stopped or killed")
+    if complete(path) and not changed:
+        raise InputError(f"resume: the run in {path} is complete; to extend it, give it more rounds (rounds=...)")
 
 
 def check_free(path: Path) -> None:
     """Refuse a folder that holds something, so that no finished run is overwritten; or one that cannot be written."""
     try:
         if path.exists() and not path.is_dir():
-            raise FolderError(f"out: {path} is a file; accepted: a new or empty folder")
+            raise FolderError(f"out: {path} is a file; name a new or empty folder")
         if path.is_dir() and any(not _is_left_over(inside) for inside in path.iterdir()):
             raise _taken(path)
         check_space(path, 0)
     except OSError as error:
-        raise FolderError(f"out: {path} cannot be a folder ({error.strerror})") from None
+        raise FolderError(f"out: {path} cannot be a folder ({error.strerror}); name another one") from None
 
 
 def check_space(path: Path, needed: int) -> None:
     """Refuse a folder that cannot be written, or where so many bytes do not fit."""
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        raise FolderError(f"out: {path} cannot be written (permission denied); accepted: a folder that can")
+        raise FolderError(f"out: {path} cannot be written (permission denied); name another folder")
     free = shutil.disk_usage(there).free
     if free < needed:
         raise FolderError(
             f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {needed / 1e6:.3g} MB for its model and "
-            "checkpoints; accepted: a folder on a disk with more room"
+            "checkpoints; free some space or name a folder on another disk"
         )
 
 
 def _is_left_over(path: Path) -> bool:
     """Whether this is of a run that was killed before it began."""
     name, kind = path.name, path.suffix
-    return name == EXPERIMENT + PARTIAL or (
+    return name in (EXPERIMENT + PARTIAL, f"{START_WEIGHTS}.safetensors", f"{START_WEIGHTS}.safetensors{PARTIAL}") or (
         name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size
     )
 
@@ -327,5 +380,6 @@ def _is_partial(path: Path) -> bool:
 
 
 def _taken(path: Path) -> TakenError:
-    resume = f"; --resume {path} goes on with the run in it" if begun(path) and not complete(path) else ""
-    return TakenError(f"out: {path} is not empty; accepted: a new or empty folder{resume}")
+    command = f"fedkeel run --resume {shlex.quote(str(path))}"
+    resume = f"; to go on with the run in it: {command}" if begun(path) and not complete(path) else ""
+    return TakenError(f"out: {path} is not empty; name a new or empty folder{resume}")

@@ -41,15 +41,13 @@ def follow(
             raise unknown("kinds", kind, KINDS)
     for name, value in (("timeout", timeout), ("poll_seconds", poll_seconds)):
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1e6):
-            raise InputError(f"{name}: {shown(value)} is not accepted; accepted: a number of seconds, up to a million")
+            raise InputError(f"{name} must be a number of seconds from 0 to a million; got {shown(value)}")
     path = Path(path)
     if _begun(path):
         schema.check(path)
     elif timeout is None or (path.exists() and not path.is_dir()):
-        wait = ", or a timeout to wait for a run to begin" if timeout is None else ""
-        raise InputError(
-            f"follow: {label(str(path))} holds no run that was begun; accepted: a folder made by fedkeel run{wait}"
-        )
+        wait = ", or give a timeout to wait for a run to begin" if timeout is None else ""
+        raise InputError(f"follow: {label(str(path))} holds no run; name a folder that fedkeel run has made{wait}")
     return _rows(path, chosen, _Waiting(timeout, poll_seconds, stop or Event()))
 
 
@@ -133,7 +131,8 @@ class _Follower:
             # A file that is cut off and written again may look wrong in between.
             if complete or str(error) == self._damage:
                 raise InputError(
-                    f"run folder {label(str(self._path))}: {error}; accepted: a folder made by fedkeel run"
+                    f"run folder {label(str(self._path))}: {error}; use a copy of the folder, or run the "
+                    "experiment again"
                 ) from None
             self._damage = str(error)
             return []

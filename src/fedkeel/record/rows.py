@@ -5,13 +5,16 @@ A row is one line of JSON in a file of the run folder; its keys are the names of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from types import UnionType
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin, get_type_hints, overload
 
 from fedkeel.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class RowError(ValueError):
@@ -152,7 +155,7 @@ class Round(Recorded):
     def __post_init__(self) -> None:
         taken = sorted(self.report.keys() & vars(self).keys())
         if taken:
-            raise InputError(f"report: {taken[0]} is not accepted, a round's row has that key; accepted: another name")
+            raise InputError(f"report: a round's row has a key {taken[0]} already; choose another name")
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class Arrival(Recorded):
     samples: int
     """How many the client has."""
     learning_rates: list[float]
-    """One per epoch."""
+    """One per epoch; a schedule over steps multiplies them by its own factors."""
     weight: float | None
     """What the server rule gave this update; nothing if that showed only after the round."""
     train_loss: float
@@ -316,6 +319,20 @@ class RoundEnd:
     report: dict[str, Any]
     """What the server rule says of the round (`ServerRule.report`)."""
     evaluation: Evaluation | None
+    source: Callable[[], nn.Module] | None = field(default=None, repr=False, compare=False)
+    """Where `model` gets it from."""
+
+    def model(self) -> nn.Module:
+        """A copy of the global model after this round, in eval mode; it may be kept and changed.
+
+        It can be asked for while sinks and `progress` are told of the round, not later. If nobody asks, it costs
+        nothing.
+        """
+        if self.source is None:
+            raise InputError(
+                f"RoundEnd.model: round {self.round} is over; call model() while the sink or progress is told of it"
+            )
+        return self.source()
 
     @property
     def row(self) -> Round:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +37,7 @@ class RunRecord:
         """Read `experiment.yaml` and `history.jsonl`; a run that is still going on, or was killed, is fine."""
         record = cls.begun(path)
         if not record.history:
-            raise InputError(f"{record._named}: no evaluation yet; accepted: a run with at least one")
+            raise InputError(f"{record._named}: there is no evaluation yet; wait for the first one")
         return record
 
     @classmethod
@@ -49,7 +49,7 @@ class RunRecord:
             experiment = yamltext.read(folder / schema.EXPERIMENT)
         except InputError as error:
             raise InputError(
-                f"run folder {label(str(folder))}: {error}; accepted: a folder made by fedkeel run"
+                f"run folder {label(str(folder))}: {error}; name a folder that fedkeel run has made"
             ) from None
         record = cls(folder, experiment, [])
         record.history.extend(record._rows("history.jsonl"))
@@ -88,7 +88,7 @@ class RunRecord:
                     yield row
         except OSError as error:
             raise InputError(
-                f"{self._named}: {name} cannot be read ({reason(error)}); accepted: a folder made by fedkeel run"
+                f"{self._named}: {name} cannot be read ({reason(error)}); name a folder that fedkeel run has made"
             ) from None
 
     @contextmanager
@@ -163,15 +163,9 @@ class RunRecord:
         return f"run folder {label(str(self.path))}"
 
     def _damaged(self, name: str, what: str) -> InputError:
-        return InputError(f"{self._named}: {name} is damaged ({what}); accepted: a folder made by fedkeel run")
-
-
-def labels(runs: Sequence[RunRecord]) -> list[str]:
-    """Of several runs; where they have the same words, with the names of their folders."""
-    words = [run.label for run in runs]
-    return [
-        f"{each} ({run.path.name})" if words.count(each) > 1 else each for each, run in zip(words, runs, strict=True)
-    ]
+        return InputError(
+            f"{self._named}: {name} is damaged ({what}); use a copy of the folder, or run the experiment again"
+        )
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -36,16 +36,16 @@ def check(folder: Path) -> int:
         return 1
     except OSError as error:
         raise InputError(
-            f"{named}: {RUN} cannot be read ({reason(error)}); accepted: a folder made by fedkeel"
+            f"{named}: {RUN} cannot be read ({reason(error)}); name a folder that fedkeel run has made"
         ) from None
     except (ValueError, RecursionError, LookupError, TypeError):
         schema = told = None
     if type(schema) is not int or schema < 2:
-        raise InputError(f"{named}: {RUN} is damaged; accepted: a folder made by fedkeel run")
+        raise InputError(f"{named}: {RUN} is damaged; use a copy of the folder, or run the experiment again")
     if schema > SCHEMA:
         raise InputError(
-            f"{named}: its schema {shown(schema)} is not accepted, {later(told.get('fedkeel'))} wrote it; "
-            f"accepted: up to {SCHEMA}, or that version of fedkeel"
+            f"{named}: its schema must be at most {SCHEMA}; got {shown(schema)}, which {later(told.get('fedkeel'))} "
+            "wrote; use that version"
         )
     return schema
 

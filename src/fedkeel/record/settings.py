@@ -13,6 +13,7 @@ class CheckpointSettings(Section):
     """When the state of a run is written down, beside its end; always after a whole round."""
 
     seconds: Annotated[float, Field(ge=0, le=1e9)] | None = 60.0
-    """Whenever so many real ones have passed since the last time; null: never because of the time."""
+    """Save a checkpoint after the round in which this many real seconds have passed since the last one. With null, time
+    does not matter."""
     rounds: Annotated[int, Field(gt=0, le=1_000_000_000)] | None = None
-    """After so many rounds, too."""
+    """Also save a checkpoint after every so many rounds."""

@@ -28,23 +28,23 @@ class Subject:
     def folder_name(self) -> str:
         """A name that says what is inside."""
         e = self.experiment
-        parts = (e.dataset.name, e.model.name, e.algorithm.label, f"seed{e.seed}")
+        parts = (e.dataset.label, e.model.name, e.algorithm.label, f"seed{e.seed}")
         return e.name or "-".join(parts).replace(":", "_")
 
     def resumption(self, folder: Path) -> str:
         """The command or the call that resumes the run."""
         if self._given:
-            return f"fedkeel.resume({str(folder)!r}, data=..., model=...), with what was given before,"
+            return f"fedkeel.resume({str(folder)!r}, data=..., model=...)"
         return f"fedkeel run --resume {shlex.quote(str(folder))}"
 
     def other_way(self, described: Path, earlier: bool) -> str:
         """What to do with a run that another version of fedkeel began and described in that file."""
         if not earlier:
-            return "accepted: that version of fedkeel"
+            return "use that version of fedkeel"
         if self._given:
             call = f"fedkeel.run(fedkeel.Experiment.load({str(described)!r}), data=..., model=...)"
-            return f"run it again from the start with {call}, with what was given before"
-        return f"run it again from the start with fedkeel run {shlex.quote(str(described))}"
+            return f"run it again from the start: {call}"
+        return f"run it again from the start: fedkeel run {shlex.quote(str(described))}"
 
     @property
     def _given(self) -> bool:

@@ -19,8 +19,8 @@ from fedkeel.study.statistics import Interval
 from fedkeel.study.table import Line, lines
 
 MEANING = (
-    "Small dots: seeds. Large: their mean, with its 95\N{NO-BREAK SPACE}% interval (Student's t) where there is more "
-    "than one seed."
+    "Small dots are single seeds. Large ones are their means, with the 95\N{NO-BREAK SPACE}% interval (Student's t) "
+    "where there is more than one seed."
 )
 
 
@@ -49,7 +49,7 @@ def final_accuracies(results: Results, scenes: Sequence[str]) -> Figure | None:
         mean = _times(line.value, 100)
         return Dots(line, values, mean, _joined(_told(mean), _open(line)), bold=line.standing == "best")
 
-    bold = "Bold: best, clear of all others in paired tests."
+    bold = "Bold: clearly better than all others in paired tests."
     return _figure(results, scenes, row, "final test accuracy (%)", MEANING, bold)
 
 
@@ -67,7 +67,9 @@ def to_target(results: Results, scenes: Sequence[str], at: At) -> Figure | None:
         return Dots(line, values, mean, _joined(_told(mean), _reached(len(values), len(runs)), _open(line)))
 
     label = f"{scale.label} to {100 * target:g} % accuracy"
-    caption = f"{MEANING} Seeds that did not reach the target are left out of the mean, and counted."
+    caption = (
+        f"{MEANING} Seeds that did not reach the target do not count for the mean; the text says how many there are."
+    )
     return _figure(results, scenes, row, label, caption, whole=scale.whole, from_zero=True)
 
 
@@ -83,7 +85,7 @@ def _reached(count: int, runs: int) -> str:
 
 def _open(line: Line) -> str:
     """Runs that came to nothing, or not yet."""
-    counts = {"failed": line.failed, "stopped early": line.pruned, "to come": line.pending}
+    counts = {"failed": line.failed, "stopped early": line.pruned, "not finished": line.pending}
     return _joined(*(f"{count} {what}" for what, count in counts.items() if count))
 
 

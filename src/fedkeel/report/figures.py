@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fedkeel.errors import unknown
 from fedkeel.report.dots import final_accuracies, to_target
-from fedkeel.report.grid import GREY, STEPS, grid, legend, line_style, pages, same_limits
+from fedkeel.report.grid import GREY, STEPS, grid, handle, legend, line_style, name, pages, same_limits
 from fedkeel.report.palette import style
 from fedkeel.report.save import save
 from fedkeel.report.scales import Scale, axis
@@ -39,9 +39,9 @@ def figures(results: Results, folder: Path, formats: Sequence[str] = ("png", "sv
     if not any(run.history for run in results.outcomes):
         return []
     written = []
-    for name, figure in _drawn(results):
+    for stem, figure in _drawn(results):
         for each in formats:
-            path = folder / f"{name}.{each}"
+            path = folder / f"{stem}.{each}"
             save(figure, path, dpi=DPI)
             written.append(path)
     return written
@@ -58,13 +58,13 @@ def _drawn(results: Results) -> Iterator[tuple[str, Figure]]:
     for number, scenes in enumerate(pages(results.scenes), 1):
         dots = {"final-accuracy": final_accuracies(results, scenes)}
         dots |= {f"{at}-to-target": to_target(results, scenes, at) for at in scales}
-        for name, figure in dots.items():
+        for stem, figure in dots.items():
             if figure is not None:
-                yield _numbered(name, number), figure
+                yield _numbered(stem, number), figure
 
 
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}-{number}"
+def _numbered(stem: str, number: int) -> str:
+    return stem if number == 1 else f"{stem}-{number}"
 
 
 def _curves(results: Results, at: At) -> Curves:
@@ -91,8 +91,8 @@ def _learning(results: Results, scenes: Sequence[str], at: At, curves: Curves) -
     same_limits(panels, "y")
     _name_axes(panels, scale.label, "test accuracy (%)")
     cut = any(_limit(results, cell[0], at, curve.x[-1]) is not None for cell, curve in curves.items())
-    entries = [(each, style(place)) for place, each in enumerate(results.variants)]
-    legend(figure, entries, _caption(results.measure.target, curves, cut))
+    entries = [(name(each), handle(style(place))) for place, each in enumerate(results.variants)]
+    legend(figure, entries, _caption(results.measure.target, curves, cut) + _incomplete(results, scenes))
     return figure
 
 
@@ -128,10 +128,23 @@ def _limit(results: Results, scene: str, at: At, end: float) -> float | None:
     return limit if at == results.measure.at and limit is not None and limit < end else None
 
 
+def _incomplete(results: Results, scenes: Sequence[str]) -> str:
+    """Which variants have runs that failed or have not finished: their curves are those of the other runs."""
+    told = []
+    for variant in results.variants:
+        states = [run.state for run in results.outcomes if run.variant == variant and run.scene in scenes]
+        failed = sum(state in ("failed", "pruned") for state in states)
+        counts = {"failed": failed, "not finished": len(states) - failed - states.count("finished")}
+        words = [f"{count} {what}" for what, count in counts.items() if count]
+        if words:
+            told.append(f"{name(variant)} {' and '.join(words)}")
+    return f" Of the runs: {'; '.join(told)}." if told else ""
+
+
 def _caption(target: float | None, curves: Curves, cut: bool) -> str:
     counts = sorted({curve.count for curve in curves.values()})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    band = f"Mean of {seeds} seeds; the band goes from the lowest to the highest of them."
+    band = f"Each line is the mean of {seeds} seeds; the band goes from the lowest to the highest of them."
     lines = "" if target is None else f" Dotted: the target, {100 * target:g}\N{NO-BREAK SPACE}%."
     if cut:
         lines = f"{lines.removesuffix('.') or ' Dotted'}{', and ' if lines else ': '}where runs are compared."

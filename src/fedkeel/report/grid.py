@@ -7,6 +7,7 @@ from math import ceil
 from textwrap import fill, shorten
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
@@ -46,12 +47,13 @@ def grid(scenes: Sequence[str], width: float, height: float) -> tuple[Figure, li
     for panel in panels[len(scenes) :]:
         panel.remove()
     for panel, scene in zip(panels, scenes, strict=False):
-        _dress(panel)
+        dress(panel)
         panel.set_title(name(scene), fontsize=9, color=INK, loc="left", parse_math=False)
     return figure, panels[: len(scenes)]
 
 
-def _dress(panel: Any) -> None:
+def dress(panel: Any) -> None:
+    """The look of all panels."""
     panel.grid(color="#d9d9d9", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
@@ -70,27 +72,51 @@ def line_style(style: Style, width: float = 1.6) -> dict[str, Any]:
     return {"color": style.light, "linestyle": dashes, "linewidth": width, "solid_capstyle": "round"}
 
 
-def legend(figure: Figure, entries: Sequence[tuple[str, Style]], caption: str) -> None:
-    """Below all panels: the variants, and under them what the marks mean."""
-    figure.supxlabel(fill(caption, int(figure.get_figwidth() * 18)), fontsize=7.5, color=GREY)
-    if len(entries) < 2:
-        return
-    handles = [Line2D([], [], **line_style(style, 1.8)) for _, style in entries]
-    widest = max(len(name(words)) for words, _ in entries) * 0.075 + 0.75
-    across = max(1, min(len(entries), int(figure.get_figwidth() / widest)))
-    found = figure.legend(
-        handles,
-        [name(words) for words, _ in entries],
-        loc="outside upper center",
-        ncols=ceil(len(entries) / ceil(len(entries) / across)),
-        frameon=False,
-        fontsize=8.5,
-        handlelength=2.8,
-        columnspacing=1.6,
-        borderpad=0.1,
-    )
-    for text in found.get_texts():
-        text.set_parse_math(False)  # a name may hold a dollar sign
+def handle(style: Style, marker: str = "", face: str | None = None) -> Line2D:
+    """What stands for a method in the legend: its line, with a marker where one is given."""
+    marked: dict[str, Any] = {
+        "marker": marker,
+        "markersize": 6,
+        "markerfacecolor": face or style.light,
+        "markeredgewidth": 1.6,
+    }
+    return Line2D([], [], **line_style(style, 1.8), **(marked if marker else {}))
+
+
+def legend(figure: Figure, entries: Sequence[tuple[str, Artist]], caption: str, least: int = 2) -> None:
+    """Above all panels, what stands for which method; below them, what the marks mean. The figure grows with both.
+
+    Fewer entries than `least` need no legend.
+    """
+    lines = fill(caption, int(figure.get_figwidth() * 18))
+    figure.supxlabel(lines, fontsize=7.5, color=GREY)
+    higher = 0.13 * lines.count("\n")
+    if len(entries) >= least:
+        down = _rows([len(words) for words, _ in entries], figure.get_figwidth())
+        found = figure.legend(
+            [artist for _, artist in entries],
+            [words for words, _ in entries],
+            loc="outside upper center",
+            ncols=ceil(len(entries) / down),
+            frameon=False,
+            fontsize=8.5,
+            handlelength=2.8,
+            columnspacing=1.6,
+            borderpad=0.1,
+        )
+        for text in found.get_texts():
+            text.set_parse_math(False)  # a name may hold a dollar sign
+        higher += 0.19 * (down - 1)
+    figure.set_figheight(figure.get_figheight() + higher)
+
+
+def _rows(letters: Sequence[int], inches: float) -> int:
+    """Rows of a legend whose columns, each as wide as its longest entry, fit into so many inches."""
+    for rows in range(1, len(letters)):
+        columns = [letters[first : first + rows] for first in range(0, len(letters), rows)]
+        if sum(0.75 + 0.075 * max(each) for each in columns) <= inches:
+            return rows
+    return len(letters)
 
 
 def same_limits(panels: Sequence[Any], which: str) -> None:

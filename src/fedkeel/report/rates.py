@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import shorten
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
+from fedkeel.report.groups import titles
 from fedkeel.report.save import check_suffix, save
 
 SHOWN = 10
@@ -28,7 +28,7 @@ def learning_rates(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
     lines = -(-len(runs) // columns)
     figure = Figure(figsize=(4.5 * columns, 3.4 * lines), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes, run in zip(panels, runs, strict=False):
+    for axes, run, title in zip(panels, runs, titles(runs), strict=False):
         rounds, used = by_epoch(run)
         word = "epoch" if (run.experiment.get("local") or {}).get("steps") is None else "step"
         shown = np.unique(np.linspace(0, used.shape[1] - 1, min(SHOWN, used.shape[1])).round().astype(int))
@@ -38,7 +38,7 @@ def learning_rates(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
             axes.plot(rounds, mean, color=colour, linewidth=1.6, label=f"{word} {epoch + 1}")
             axes.fill_between(rounds, least, most, color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel="round", ylabel="learning rate", ylim=(0, None))
-        axes.set_title(shorten(run.label, 50), fontsize=10, parse_math=False)
+        axes.set_title(title, fontsize=10, parse_math=False)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8)
@@ -55,7 +55,7 @@ def by_epoch(run: RunRecord) -> tuple[list[int], NDArray[np.float64]]:
         for row in run.arrivals():
             told.setdefault(row["round"], []).append([float(rate) for rate in row["learning_rates"]])
         if not told:
-            raise InputError(f"run folder {run.path}: no update has arrived yet; accepted: a run with at least one")
+            raise InputError(f"run folder {label(str(run.path))}: no update has arrived yet; wait for the first one")
         epochs = max(len(rates) for rows in told.values() for rates in rows)
         used = np.full((len(told), epochs, 3), np.nan)
         for place, rows in enumerate(told.values()):

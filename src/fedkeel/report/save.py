@@ -11,12 +11,10 @@ from fedkeel.config.files import reason
 from fedkeel.errors import InputError, label
 
 
-def check_suffix(path: Path, accepted: Sequence[str]) -> None:
+def check_suffix(path: Path, suffixes: Sequence[str]) -> None:
     """Refuse a file name whose format cannot be written."""
-    if path.suffix not in accepted:
-        raise InputError(
-            f"out: {label(str(path))} is not accepted; accepted: a file name that ends in {', '.join(accepted)}"
-        )
+    if path.suffix not in suffixes:
+        raise InputError(f"out must be a file name that ends in {' or '.join(suffixes)}; got {label(str(path))}")
 
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
@@ -26,7 +24,7 @@ def save(figure: Figure, path: Path, dpi: int) -> None:
         _lay_out(figure, dpi)
         figure.savefig(path, dpi=dpi)
     except OSError as error:
-        raise InputError(f"out: {label(str(path))} cannot be written ({reason(error)})") from None
+        raise InputError(f"out: {label(str(path))} cannot be written ({reason(error)}); choose another place") from None
     except (ValueError, ArithmeticError, MemoryError) as error:  # of numbers that no axis can hold
         raise InputError(f"out: {label(str(path))} cannot be drawn ({reason(error)})") from None
 

@@ -12,7 +12,7 @@ BYTES = ((1e12, 1e12, "TB"), (1e9, 1e9, "GB"), (1e6, 1e6, "MB"), (1e3, 1e3, "kB"
 WORDS: dict[At, str] = {
     "rounds": "rounds",
     "time": "virtual time",
-    "uploads": "uploads aggregated",
+    "uploads": "uploads received",
     "bytes": "data sent up and down",
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
+from fedkeel.report.groups import titles
 from fedkeel.report.save import check_suffix, save
 
 COLUMNS = 3
@@ -46,14 +46,14 @@ def staleness_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> No
     told = [arrived(run) for run in runs]
     figure, panels = _panels(len(runs), 1)
     bins = _whole(max(int(each.staleness.max()) for each in told))
-    for (axes,), run, each in zip(panels, runs, told, strict=True):
+    for (axes,), title, each in zip(panels, titles(runs), told, strict=True):
         stacked = [each.staleness[each.accepted], each.staleness[~each.accepted]]
         some = 2 if len(stacked[1]) else 1
         axes.hist(
             stacked[:some], bins, stacked=True, color=[TAKEN, REFUSED][:some], label=["accepted", "refused"][:some]
         )
         mean, most = each.staleness.mean(), each.staleness.max()
-        axes.set_title(f"{shorten(run.label, 50)}\nmean {mean:.1f}, most {most}", fontsize=10, parse_math=False)
+        axes.set_title(f"{title}\nmean {mean:.1f}, highest {most}", fontsize=10, parse_math=False)
         axes.set(xlabel="staleness (versions)", ylabel="updates")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -68,11 +68,13 @@ def weight_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
     for path in paths:
         check_suffix(path, FORMATS)
     figure, panels = _panels(len(runs), 2)
-    for (above, below), run in zip(panels, runs, strict=True):
+    for (above, below), run, title in zip(panels, runs, titles(runs), strict=True):
         each = arrived(run)
         known = each.accepted & ~np.isnan(each.weight)
         if not known.any():
-            raise InputError(f"run folder {run.path}: no update was given a weight; accepted: a run with at least one")
+            raise InputError(
+                f"run folder {label(str(run.path))}: no update was given a weight; plot --what staleness instead"
+            )
         weights = each.weight[known]
         logarithmic = weights.min() > 0 and weights.max() > 100 * weights.min()
         scale = "log" if logarithmic else "linear"
@@ -80,7 +82,7 @@ def weight_histograms(runs: Sequence[RunRecord], paths: Sequence[Path]) -> None:
         above.set(xlabel="weight", ylabel="updates", xscale=scale)
         above.yaxis.set_major_locator(MaxNLocator(integer=True))
         left_out = "" if known.all() else f"\n{len(known) - len(weights):,} of {len(known):,} without a weight"
-        above.set_title(shorten(run.label, 50) + left_out, fontsize=10, parse_math=False)
+        above.set_title(title + left_out, fontsize=10, parse_math=False)
         opacity = float(np.clip(200 / len(weights), 0.08, 0.6))
         below.scatter(each.staleness[known], weights, s=12, color=TAKEN, alpha=opacity, linewidth=0)
         below.set(xlabel="staleness (versions)", ylabel="weight", yscale=scale)
@@ -95,7 +97,7 @@ def arrived(run: RunRecord) -> Arrived:
     with run.told_if_damaged("clients.jsonl"):
         rows = [(row["staleness"], row.get("weight"), row.get("accepted", True)) for row in run.arrivals()]
         if not rows:
-            raise InputError(f"run folder {run.path}: no update has arrived yet; accepted: a run with at least one")
+            raise InputError(f"run folder {label(str(run.path))}: no update has arrived yet; wait for the first one")
         staleness, weight, accepted = zip(*rows, strict=True)
         return Arrived(
             np.array(staleness, dtype=np.int64), np.array(weight, dtype=np.float64), np.array(accepted, dtype=np.bool_)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.curves import FORMATS
 from fedkeel.report.save import check_suffix, save
@@ -103,7 +103,7 @@ def spans(run: RunRecord) -> Timeline:
                 partly.setdefault(row["client"], []).append(row["arrived"] - row["dispatched"])
     mean = {client: float(np.mean(times)) for client, times in (partly | seconds).items()}
     if not found:
-        raise InputError(f"run folder {run.path}: no job has taken any time yet; accepted: a run with at least one")
+        raise InputError(f"run folder {label(str(run.path))}: no job has taken any time yet; wait for the first one")
     durations = np.concatenate([*seconds.values(), *partly.values()])
     clients = sorted(mean, key=lambda client: (mean[client], client))
     return Timeline(clients, found, lost, refused, float(durations.mean()), max(span[3] for span in found))
@@ -140,8 +140,8 @@ def _window(told: Timeline, first: float | None, last: float | None) -> tuple[fl
     end = last if last is not None else min(told.end, begin + LENGTHS * told.mean_seconds)
     if not 0 <= begin < end < float("inf") or begin >= told.end:
         raise InputError(
-            f"window: {begin:g} to {end:g} seconds is not accepted; accepted: --first before --last, "
-            f"and from 0 to {told.end:g}, when the run ends"
+            f"--first must be before --last, and from 0 to {told.end:g} s, when the run ends; "
+            f"got {begin:g} to {end:g} s"
         )
     return begin, end
 
@@ -151,8 +151,7 @@ def _working(told: Timeline, window: tuple[float, float]) -> list[int]:
     at_work = {client for client, _, begin, end in told.spans if begin < window[1] and end > window[0]}
     if not at_work:
         raise InputError(
-            f"window: {window[0]:g} to {window[1]:g} seconds is not accepted, all devices are idle then; "
-            "accepted: a time at which somebody works"
+            f"--first and --last: all devices are idle from {window[0]:g} to {window[1]:g} s; choose a longer time"
         )
     return [client for client in told.clients if client in at_work]
 

@@ -21,6 +21,7 @@ from fedkeel.params import FlatModel
 from fedkeel.record.machine import INSTRUCTION_SET
 from fedkeel.runner.remembered import place, recall, remember
 from fedkeel.runner.simulation import first_kept, new_core
+from fedkeel.runner.steps import announce
 from fedkeel.server import events as ev
 from fedkeel.wire.orders import Order, Same
 from fedkeel.world.desk import Desk
@@ -35,10 +36,11 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
     no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
     if asked.kind == "processes" and no_workers:
         raise InputError(
-            f"executor.kind: processes is not accepted here: {no_workers}; accepted: serial, vectorised or threads"
+            f"executor.kind: processes cannot be used here, as {no_workers}; use serial, vectorised or threads"
         )
     if asked.settled and not (asked.stack or asked.native or asked.channels_last):
         return settle(workshop, asked, [], experiment.rounds, fork=False)  # there is nothing to measure or to compare
+    announce("choosing an executor")
     asks = workshop.executor(SERIAL)
     orders = first_orders(experiment, workshop.data, flat, asks)
     asks.close()

@@ -19,6 +19,7 @@ from fedkeel.params import FlatModel
 from fedkeel.record.folder import RunFolder
 from fedkeel.runner.scores import Model, client_scores, column, columns, finetuned, spread
 from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.steps import announce
 from fedkeel.wire.transform import Chain
 
 
@@ -44,6 +45,13 @@ def best_model(simulation: Simulation, module: nn.Module) -> nn.Module | None:
     flat = FlatModel(copy.deepcopy(module))
     flat.load(best["w"], best["buffers"])
     return flat.release()
+
+
+def global_model(simulation: Simulation, module: nn.Module) -> nn.Module:
+    """The model that is tested, as a copy of `module` with its weights, in eval mode."""
+    flat = FlatModel(copy.deepcopy(module))
+    flat.load(*simulation.evaluated)
+    return flat.release().eval()
 
 
 def own_model(simulation: Simulation, module: nn.Module, client: int) -> nn.Module:
@@ -76,6 +84,7 @@ def score_clients(
     epochs, task = simulation.experiment.finetune_epochs, simulation.task
     if not tests_clients(simulation):
         return None
+    announce("testing the clients one by one")
     first, suffix = task.names[0], "" if simulation.data.clients_have_tests else "_estimated"
     found = columns(simulation.client_scores(outputs), task)
     for name, values in found.items():
@@ -99,7 +108,7 @@ def _finetuned(
     local = experiment.local.model_copy(update={"epochs": epochs, "steps": None})
     rule = FineTuning(part=experiment.finetune.part)
     executor = replace(workshop, rule=rule, local=local, wire=Chain()).executor(choice.settings)
-    last = experiment.local.lr * experiment.local.lr_decay ** max(0, simulation.round - 2)
+    last = experiment.local.rate(max(1, simulation.round - 1), experiment.rounds)
     rate = experiment.finetune.lr or last
     w, _ = simulation.evaluated
     lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)

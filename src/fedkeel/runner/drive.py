@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from fedkeel.errors import StoppedError
+from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sinks
-from fedkeel.runner.stopping import Stop
+from fedkeel.runner.watch import GivenUpError, Watch
 
 
-def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, stop: Stop) -> list[Evaluation]:
+def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, watch: Watch) -> list[Evaluation]:
     """Go through the rounds, tell of each, and save the state where that is due; returns the evaluations."""
-    history = []
-    stop.heard = recorder is not None
+    history: list[Evaluation] = []
+    rounds, last = simulation.rounds(), simulation.round - 1
+    watch.stop.heard = recorder is not None
     try:
-        for end in simulation.rounds():
+        while True:
+            with watch.impatiently():
+                end = next(rounds, None)
+            if end is None:
+                break
             if end.evaluation is not None:
                 history.append(end.evaluation)
+            last = end.round
             sinks.round(end)
             if recorder is not None:
-                recorder.save_if_due(end.round)
-            elif stop.asked and not simulation.over:
-                raise StoppedError(f"stopped after round {end.round}; nothing was recorded")
+                recorder.save_if_due(last)
+            elif watch.due and not simulation.over:
+                raise watch.stopped(f"after round {last}")
+    except GivenUpError:
+        watch.close()
+        when = f"in round {last + 1}"
+        raise (watch.stopped(when) if recorder is None else recorder.give_up(when)) from None
+    except DivergenceError as error:
+        remedies = dict.fromkeys(rule.if_diverged for rule in simulation.experiment.algorithm.rules())
+        error.args = ("; ".join([str(error), *filter(None, remedies)]),)
+        raise
+    except Exception as error:
+        if not isinstance(error, FedkeelError):  # those say all there is to say
+            error.add_note(f"in round {simulation.round}")
+        raise
     finally:
-        stop.heard = False
+        watch.stop.heard = False
     if recorder is None:
         simulation.rest()
     else:
-        recorder.save()
+        recorder.save_last()
         recorder.rest()
     return history

@@ -47,7 +47,7 @@ def remembered(experiment: Experiment, layout: Layout) -> Message | None:
         return _memory(Path(rule.earlier_run), rule, layout, experiment.local)
     except _UnfitError as error:
         raise InputError(
-            f"algorithm.earlier_run: {label(rule.earlier_run)} is not accepted, {error}; accepted: the folder of a "
+            f"algorithm.earlier_run: {label(rule.earlier_run)} cannot be used, as {error}; name the folder of a "
             f"finished run of {experiment.algorithm.label} with the same model and options, and its last checkpoint"
         ) from None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import MishapError
@@ -18,7 +20,7 @@ from fedkeel.record import measured
 from fedkeel.record.folder import RunFolder, check_space
 from fedkeel.record.machine import INSTRUCTION_SET, other_instruction_set
 from fedkeel.record.subject import Subject
-from fedkeel.runner import earlier
+from fedkeel.runner import earlier, extend
 from fedkeel.runner.simulation import Simulation
 from fedkeel.world.fleet.profile import Fleet
 
@@ -28,27 +30,39 @@ _SAMPLES = 1000
 
 
 def create(
-    simulation: Simulation, reasons: Mapping[str, Any], out: Path | None, below: Path | None
+    simulation: Simulation,
+    reasons: Mapping[str, Any],
+    out: Path | None,
+    below: Path | None,
+    start: nn.Module | None = None,
 ) -> RunFolder | None:
     """A new folder, `out` or one inside `below`; none where neither is given.
 
-    `reasons` are those for the choice of the executor.
+    `reasons` are those for the choice of the executor. `start` is the model before the first round, where its weights
+    are to be kept.
     """
     place = below if out is None else out
     if place is None:
         return None
     check_space(place, COPIES * simulation.standing().state_bytes)
     found = subject(simulation, reasons)
-    return RunFolder.below(place, found) if out is None else RunFolder.create(place, found)
+    weights = {} if start is None else start.state_dict()
+    return RunFolder.below(place, found, weights) if out is None else RunFolder.create(place, found, weights)
 
 
-def reopen(simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell: Callable[[str], None]) -> RunFolder:
-    """The folder of an earlier run; the simulation is as it was when its last checkpoint was written."""
+def reopen(
+    simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell: Callable[[str], None], changed: bool = False
+) -> RunFolder:
+    """The folder of an earlier run; the simulation is as it was when its last checkpoint was written.
+
+    Where settings have `changed`, they are checked and written down.
+    """
     check_space(path, COPIES * simulation.standing().state_bytes)
-    folder, found = RunFolder.reopen(path, subject(simulation, reasons))
+    admit = partial(extend.check, simulation.experiment) if changed else None
+    folder, found = RunFolder.reopen(path, subject(simulation, reasons), admit)
     try:
         if found is None:
-            tell(f"{path} has no checkpoint yet: the run restarts from round 1")
+            tell(f"{path} has no checkpoint yet: the run starts again from round 1")
             earlier.inherit(simulation, earlier.remembered(simulation.experiment, simulation.layout))
             return folder
         other = other_instruction_set(
@@ -60,7 +74,7 @@ def reopen(simulation: Simulation, reasons: Mapping[str, Any], path: Path, tell:
         try:
             simulation.restore(found.state)
         except KeyError as error:
-            raise MishapError(f"checkpoint {found.path} lacks {error}: another version wrote it") from error
+            raise MishapError(f"checkpoint {found.path} lacks {error}; another version of fedkeel wrote it") from error
     except BaseException:
         folder.close()
         raise

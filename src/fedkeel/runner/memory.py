@@ -19,11 +19,11 @@ def free_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def check(problem: str, needed: int, accepted: str) -> None:
-    """Refuse what needs more bytes than are free."""
+def check(problem: str, needed: int, way: str) -> None:
+    """Refuse what needs more bytes than are free; `way` says what needs less."""
     free = free_bytes()
     if needed > free:
         raise InputError(
             f"{problem}: this takes at least {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free; "
-            f"accepted: {accepted}"
+            f"use {way}"
         )

@@ -6,6 +6,7 @@ import copy
 from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from fedkeel.config.usercode import GIVEN
 from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
-from fedkeel.data.partition import Iid
 from fedkeel.data.settings import DatasetSettings
 from fedkeel.errors import InputError, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import memory
+from fedkeel.runner import files, initial, memory
+from fedkeel.runner.steps import announce
 from fedkeel.runner.targets import fitted
 from fedkeel.runner.threads import threads
 from fedkeel.task.task import Task, reduction_of
@@ -38,19 +39,29 @@ COPIES = 6
 
 
 def prepare(
-    experiment: Experiment, data: FederatedData | None = None, model: nn.Module | None = None
+    experiment: Experiment,
+    data: FederatedData | None = None,
+    model: nn.Module | None = None,
+    init: Path | None = None,
 ) -> tuple[Experiment, FederatedData, nn.Module]:
-    """The experiment as it will run, its data and its freshly initialised model."""
+    """The experiment as it will run, its data and its freshly initialised model.
+
+    `init` is a run's own copy of the weights that the experiment starts from.
+    """
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
             raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+    announce("loading the data")
     experiment, data = _data(experiment, data)
     data = fitted(data, experiment.task, experiment.loss.class_weights)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
+    announce("building the model")
     experiment, module = _model(experiment, data, model)
+    if experiment.init is not None:
+        initial.load(module, experiment.init, init)
     with threads(experiment.threads):
         experiment = _check_model(experiment, module, data)
         _check_method(experiment, module, data)
@@ -65,6 +76,8 @@ def federate(experiment: Experiment) -> FederatedData:
             f"dataset.name: {shown(settings.name)} was given in Python; "
             "accepted: hand it to run(data=...) or resume(data=...)"
         )
+    if files.kind(settings.name):
+        return _transformed(*files.load(experiment))
     if ":" in settings.name:
         loaded = usercode.call(settings.name, "dataset.name", {})
     else:
@@ -107,7 +120,7 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     """Data that comes with its clients: refuse settings that would have to deal it out again."""
     settings = experiment.dataset
     asked = {
-        "partition.kind": experiment.partition != Iid() and experiment.partition.kind,
+        "partition.kind": files.deals_anew(experiment.partition, data) and experiment.partition.kind,
         "dataset.train_limit": settings.train_limit,
         "dataset.test_limit": settings.test_limit,
     }
@@ -130,7 +143,7 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
-        if ":" not in experiment.dataset.name:
+        if ":" not in experiment.dataset.name and not files.kind(experiment.dataset.name):
             experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
@@ -138,6 +151,7 @@ def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experime
         datasets.check_scaling(GIVEN + data.name, experiment.dataset.normalise)
         settings = experiment.dataset.model_dump(exclude_unset=True)
         experiment = experiment.replace(dataset={**settings, "name": GIVEN + data.name})
+    experiment = files.recorded(experiment, data)
     return experiment.replace(clients=len(data)), data
 
 
@@ -197,7 +211,7 @@ def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Modu
 def _check_memory(experiment: Experiment, data: FederatedData) -> None:
     """Whether a batch of samples fits into memory, and a model of the zoo with its copies."""
     settings, itemsize = experiment.model, getattr(torch, experiment.dtype).itemsize
-    batch = batch_sizes(data, experiment.local.batch_size)[-1]
+    batch = batch_sizes(data, experiment.local)[-1]
     memory.check(
         f"local.batch_size: {batch} samples of shape {data.shape}",
         batch * prod(data.shape) * itemsize,
@@ -237,7 +251,7 @@ def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData)
 
     Returns the experiment with what was left open about the user's own loss.
     """
-    smallest = batch_sizes(data, experiment.local.batch_size)[0]
+    smallest = batch_sizes(data, experiment.local)[0]
     trial = _copied(module)
     parameters = [p for p in trial.parameters() if p.requires_grad]
     with torch.random.fork_rng(devices=[]):

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
 from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
+from fedkeel.record.checkpoints import Held
 from fedkeel.record.folder import RunFolder
 from fedkeel.record.rows import RoundEnd
 from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sink, SinkError, Start
-from fedkeel.runner.stopping import Stop
+from fedkeel.runner.watch import Watch
+
+SELDOM = 50
+"""States are held in memory at most this share of the time."""
 
 
 class Recorder(Sink):
-    """Writes rounds and checkpoints into a folder."""
+    """Writes rounds and checkpoints into a folder.
 
-    def __init__(self, simulation: Simulation, folder: RunFolder, stop: Stop) -> None:
-        self._simulation, self._folder, self._stop = simulation, folder, stop
+    Between checkpoints, it holds the state after a recent round in memory, and writes it when a round is given up, and
+    before the last checkpoint: a finished run is extended from there.
+    """
+
+    def __init__(self, simulation: Simulation, folder: RunFolder, watch: Watch) -> None:
+        self._simulation, self._folder, self._watch = simulation, folder, watch
         self._settings = simulation.experiment.checkpoint
         self._saved = perf_counter()
-        self._tried = False
+        self._held = deque[Held](maxlen=2)
+        """Two, as a run may end before it gets to another round than the last one's."""
+        self._hold_next = 0.0
+        """When it is worth while to hold the next state."""
         self._behind = False
         """Whether rounds have been recorded since the last checkpoint."""
         self._rested = False
@@ -44,14 +56,35 @@ class Recorder(Sink):
         by_time = seconds is not None and perf_counter() - self._saved >= seconds
         if self._simulation.over:
             return
-        if not (by_round or by_time or self._stop.asked):
-            if not self._tried:  # early, so that a state that cannot be written costs no more than a round
-                self._folder.check(self._simulation.snapshot())
-                self._tried = True
+        self._hold(round)
+        if not (by_round or by_time or self._watch.due):
             return
         self.save()
-        if self._stop.asked:
-            raise StoppedError(f"stopped after round {round}; {self._folder.advice}")
+        if self._watch.due:
+            raise self._watch.stopped(f"after round {round}", self._folder.advice)
+
+    def _hold(self, round: int) -> None:
+        """Keep the state in memory, unless that was done a moment ago; before the last round, in any case.
+
+        A state that cannot be written is refused after the first round.
+        """
+        begun = perf_counter()
+        if begun >= self._hold_next or round == self._simulation.experiment.rounds - 1:
+            self._held.append(self._folder.hold(round, self._simulation.snapshot()))
+            done = perf_counter()
+            self._hold_next = done + SELDOM * (done - begun)
+
+    def give_up(self, when: str) -> StoppedError:
+        """A round was interrupted: write the last state that is known; the error that says so."""
+        for held in [*self._held][-1:]:
+            self._folder.write_held(held)
+        return self._watch.stopped(when, f"the round will be repeated; {self._folder.advice}")
+
+    def save_last(self) -> None:
+        """Write down the state after the last round, and one from before it, by which the run can be extended."""
+        for held in [held for held in self._held if held.number < self._simulation.round - 1][-1:]:
+            self._folder.write_held(held)
+        self.save()
 
     def save(self) -> None:
         """Write down the state after the last round."""
@@ -71,7 +104,10 @@ class Recorder(Sink):
 
     def abort(self, error: BaseException) -> None:
         """Save what can be saved, and say how to go on."""
-        if not isinstance(error, FedkeelError) or isinstance(error, StoppedError):
+        if isinstance(error, StoppedError | KeyboardInterrupt):
+            return
+        if not isinstance(error, FedkeelError):
+            error.add_note(self._folder.advice)
             return
         with suppress(FedkeelError):  # unless the disk is to blame
             if not isinstance(error, SinkError):

@@ -43,6 +43,8 @@ _ASIDE: dict[str, Any] = {
     "faults": True,
     "gate": True,
     "checkpoint": True,
+    "limit_wall_seconds": True,
+    "init": True,
     "local": {"lr", "lr_decay"},
 }
 

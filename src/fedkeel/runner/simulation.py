@@ -294,7 +294,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
         epochs=local.units,
         seen=partial(seen, local=local),
         lr=local.lr,
-        lr_decay=local.lr_decay,
+        rate=partial(local.rate, rounds=experiment.rounds),
         rounds=experiment.rounds,
         evaluate_every=experiment.evaluate_every,
         within=experiment.schedule.deadline_seconds,
@@ -303,7 +303,7 @@ def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> C
     return Core(
         settings,
         new_pace(experiment),
-        GlobalModel(rules, model, samples, local.units, local.momentum),
+        GlobalModel(rules, model, samples, local.units, local.momentum, local.nesterov, local.curve),
         Gate(experiment.gate, model.layout, client_rule.uploads, len(samples), altered=bool(wire)),
         Sizes(client_rule, rule, model.layout, model.w.element_size(), wire, lambda: (data.label_counts() > 0).sum(1)),
         samples,

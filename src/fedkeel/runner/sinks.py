@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.config.usercode import misspelt
 from fedkeel.errors import FedkeelError, InputError, shown, words
 from fedkeel.record.rows import Evaluation, RoundEnd
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -56,15 +62,23 @@ class SinkError(FedkeelError):
     """A sink raised an error."""
 
 
+Progress: TypeAlias = "Callable[[RoundEnd], None] | Callable[[RoundEnd, nn.Module], None]"
+"""A function that is called after every round; if it takes two arguments, the second is the global model."""
+
+
 class Caller(Sink):
     """Calls a function with every round."""
 
-    def __init__(self, function: Callable[[RoundEnd], None]) -> None:
-        self._function = function
+    def __init__(self, function: Progress) -> None:
+        self._function: Callable[..., None] = function
+        self._with_model = _takes_model(function)
 
     def round(self, end: RoundEnd) -> None:
         """Call the function."""
-        self._function(end)
+        if self._with_model:
+            self._function(end, end.model())
+        else:
+            self._function(end)
 
     def __str__(self) -> str:
         return "progress"
@@ -76,8 +90,11 @@ class Sinks(AbstractContextManager["Sinks"]):
     `first`, the recorder, is told before the others, and its errors are its own.
     """
 
-    def __init__(self, first: Sink | None, others: Sequence[Sink]) -> None:
-        self._first, self._others = first, [*others]
+    def __init__(
+        self, first: Sink | None, others: Sequence[Sink], model: Callable[[], nn.Module] | None = None
+    ) -> None:
+        """`model` makes a copy of the global model as it is."""
+        self._first, self._others, self._model = first, [*others], model
         self._open: list[Sink] = []
         """Those that were told of the beginning and not yet of the end."""
 
@@ -91,8 +108,12 @@ class Sinks(AbstractContextManager["Sinks"]):
         self._tell(begin, "before the first round" if not start.round else f"before round {start.round + 1}")
 
     def round(self, end: RoundEnd) -> None:
-        """Tell them of a round."""
-        self._tell(lambda sink: sink.round(end), f"after round {end.round}")
+        """Tell them of a round; meanwhile the model can be asked for."""
+        end = replace(end, source=self._model)
+        try:
+            self._tell(lambda sink: sink.round(end), f"after round {end.round}")
+        finally:
+            object.__setattr__(end, "source", None)  # later, the model is another one
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Tell them that the run is complete."""
@@ -129,24 +150,31 @@ class Sinks(AbstractContextManager["Sinks"]):
                 error.add_note(f"sink {_name(sink)} failed, too ({type(another).__name__}: {words(another)})")
 
 
-def checked(sinks: Sequence[Sink], progress: Callable[[RoundEnd], None] | None) -> list[Sink]:
+def checked(sinks: Sequence[Sink], progress: Progress | None) -> list[Sink]:
     """What a user gave; the function is one, too."""
     try:
         sinks = [*sinks]
     except TypeError:
-        raise InputError(f"sinks: {shown(sinks)} is not accepted; accepted: a list of sinks") from None
+        raise InputError(f"sinks must be a list of sinks; got {shown(sinks)}") from None
     if progress is not None and not callable(progress):
-        raise InputError(f"progress: {shown(progress)} is not accepted; accepted: a function of a RoundEnd")
+        raise InputError(f"progress must be a function of a RoundEnd; got {shown(progress)}")
     for sink in sinks:
         lacking = [name for name in ("begin", "round", "finish", "abort") if not callable(getattr(sink, name, None))]
         if lacking or isinstance(sink, type):
-            why = f"it lacks {', '.join(lacking)}" if lacking else "it is a class"
-            raise InputError(
-                f"sinks: {shown(sink)} is not accepted, {why}; accepted: objects with the methods of fedkeel.Sink"
-            )
+            why = f"lacks {', '.join(lacking)}" if lacking else "is a class"
+            raise InputError(f"sinks: {shown(sink)} {why}; give objects with the methods of fedkeel.Sink")
         if Sink in type(sink).__mro__ and (typo := misspelt(type(sink), Sink)):
             raise InputError(f"sinks: {type(sink).__name__} has {typo}")
     return [*sinks, *([] if progress is None else [Caller(progress)])]
+
+
+def _takes_model(function: Callable[..., Any]) -> bool:
+    """Whether a function needs a second argument, or calls it `model`."""
+    try:
+        taken = [each for each in signature(function).parameters.values() if each.kind in _POSITIONAL]
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        return False
+    return len(taken) > 1 and (taken[1].default is Parameter.empty or taken[1].name == "model")
 
 
 def _name(sink: Sink) -> str:

@@ -9,9 +9,12 @@ from types import FrameType
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
+GRACE = 2.0
+"""Seconds that a round has to end when the run is to stop; then it is given up."""
+
 
 class Stop:
-    """A wish that a run may end after the round that is going on."""
+    """A wish that a run may end: after the round that is going on, or in the middle of it if that takes long."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -33,7 +36,7 @@ class Stop:
                 raise KeyboardInterrupt
             self.asked = True
             with suppress(OSError, ValueError):  # nobody listens any more
-                tell("stopping after this round, with a checkpoint; once more to stop at once")
+                tell(f"stopping: a round that is not over in {GRACE:g} s is given up; once more to stop at once")
 
         heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, handle) for number in heard}

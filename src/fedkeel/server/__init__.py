@@ -1,1 +1,1 @@
-"""The server: whom it gives jobs, and what it makes of what comes back."""
+"""The server: which clients get jobs, and how it uses what comes back."""

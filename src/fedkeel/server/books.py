@@ -1,4 +1,4 @@
-"""What becomes of jobs, in the counts and in the log."""
+"""How jobs end, in the counts and in the log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Books:
         self._log.write_off(sent, event.why, event.trip, event.time)
 
     def leave(self, jobs: Sequence[tuple[Sent, Trip]], now: float) -> None:
-        """Nobody will take these in any more."""
+        """These jobs are still in flight when the run ends."""
         self._ledger.left += len(jobs)
         for sent, trip in jobs:
             self._log.write_off(sent, "in flight", trip, now)

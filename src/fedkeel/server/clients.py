@@ -27,7 +27,7 @@ class Sent:
     """How often the client was drawn, where that may be more than once."""
     bytes_down: int
     bytes_up: int
-    """Beside the upload that is taken in: answers to surveys, and an upload that was lost."""
+    """Bytes beside the upload that is taken in: answers to surveys, and an upload that was lost."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class Dispatch:
 
     @classmethod
     def of(cls, jobs: Sequence[Sent]) -> Dispatch:
-        """Jobs one by one, put together."""
+        """Single jobs put together."""
         draws = [job.draws for job in jobs if job.draws is not None]
         down, up = ([getattr(job, name) for job in jobs] for name in ("bytes_down", "bytes_up"))
         orders = Orders.of([job.order for job in jobs])
@@ -63,25 +63,25 @@ class Dispatch:
 
 @dataclass(slots=True, eq=False)
 class Single:
-    """A job whose upload has arrived, and whose claims the gate has accepted."""
+    """A job whose upload has arrived, and whose claims have passed the gate."""
 
     event: Arrived
     jobs: Dispatch
     row: int
-    """In the dispatch."""
+    """Its row in the dispatch."""
     order: Order
-    """As it was done."""
+    """The job as it was done."""
     trip: Trip
 
 
 @dataclass(slots=True, eq=False)
 class Many:
-    """The same of several jobs of one dispatch."""
+    """The same for several jobs of one dispatch."""
 
     event: ArrivedTogether
     jobs: Dispatch
     rows: Numbers
-    """In the dispatch."""
+    """Their rows in the dispatch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,16 +89,16 @@ class Landed:
     """Jobs whose uploads are to be taken in now, in columns [m]."""
 
     orders: Orders
-    """As they were done."""
+    """The jobs as they were done."""
     trips: Trips
     nbytes: list[int]
-    """Of the uploads."""
+    """Bytes of the uploads."""
     draws: list[int] | None
     """As in `Sent`."""
     bytes_down: list[int]
     bytes_up: list[int]
     uploads: list[Trained]
-    """Their contents, if those came with them; else there are none."""
+    """The contents of the uploads, if those came with them; otherwise empty."""
 
     @classmethod
     def of(cls, arrived: Sequence[Single | Many]) -> Landed:
@@ -195,11 +195,11 @@ class Landed:
 
 
 class AtWork(Stateful):
-    """The jobs that are out, by client; a client has one at most."""
+    """The jobs that are out, by client; a client has at most one."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, tuple[Dispatch, int]] = {}
-        """Of each client: the dispatch and the row in it."""
+        """Each client's dispatch and the row in it."""
         self.versions: dict[int, int] = {}
         """The version that each client started from."""
         self.held: dict[int, int] = {}
@@ -210,7 +210,7 @@ class AtWork(Stateful):
 
     @property
     def clients(self) -> list[int]:
-        """Who is at work, who was sent first comes first."""
+        """The clients at work, in the order of their dispatch."""
         return [*self._jobs]
 
     @property
@@ -237,7 +237,7 @@ class AtWork(Stateful):
         return None if jobs is None or jobs.orders.job[row] != job else jobs.sent(row)
 
     def charge(self, client: int, nbytes: int) -> None:
-        """More goes down to a client."""
+        """Charge a client's job with more bytes sent down."""
         dispatch, row = self._jobs[client]
         dispatch.bytes_down[row] += nbytes
 
@@ -262,11 +262,11 @@ class AtWork(Stateful):
         return first if len(rows) == len(clients) else None, np.array(rows)
 
     def snapshot(self) -> dict[str, Any]:
-        """The jobs one by one: those that are over were sent with others that are not."""
+        """The jobs one by one, because a dispatch may also hold jobs that are over."""
         return {"sent": self.sent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a snapshot."""
         self.__init__()  # type: ignore[misc]
         if state["sent"]:
             self.begin(Dispatch.of([*state["sent"].values()]))

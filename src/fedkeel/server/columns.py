@@ -24,7 +24,7 @@ def arrivals(
     version: int,
     **more: list[Any],
 ) -> Arrivals:
-    """Updates that were taken in; `version` is that of the model which they met, `more` are further columns."""
+    """Updates that were taken in by the model of this `version`; `more` are further columns."""
     orders, trips = landed.orders, landed.trips
     epochs, versions = orders.numbers("epochs"), orders.numbers("version")
     return Arrivals(
@@ -49,7 +49,7 @@ def arrivals(
 
 
 def merging(order: Order, trips: Trips) -> dict[str, list[Any]]:
-    """What one has that may have got a fresh model."""
+    """The columns of a job that may have got a fresh model."""
     return {
         "slot": [order.slot if trips.merged[0] is not None else None],
         "fresh_version": [None if order.fresh is None else order.fresh.version],
@@ -59,7 +59,7 @@ def merging(order: Order, trips: Trips) -> dict[str, list[Any]]:
 
 
 def patch(weights: list[float | None], earlier: Sequence[float]) -> None:
-    """Weights of updates that had none when they arrived, the last but one first; those of earlier rounds are lost."""
+    """Fill in weights of updates that had none when they arrived, newest first; those of earlier rounds are dropped."""
     waiting = [place for place, weight in enumerate(weights[:-1]) if weight is None]
     for place, weight in zip(reversed(waiting), reversed(earlier), strict=False):
         weights[place] = weight

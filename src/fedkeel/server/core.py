@@ -27,8 +27,8 @@ from fedkeel.wire.orders import Trained, assembled
 from fedkeel.wire.sizes import Sizes
 
 STARVED = 1000
-"""Rounds in a row that came to nothing, or dispatches to nobody, after which a run is given up; without rounds, so many
-jobs, or ten times as many as there are clients."""
+"""A run is given up after this many rounds in a row without a result, or dispatches without a client. Without rounds,
+it is this many jobs, or ten times the number of clients if that is more."""
 
 
 class Core(Stateful):
@@ -56,19 +56,19 @@ class Core(Stateful):
         self._books = Books(self.ledger, self.log, samples, settings)
         self.at_work = AtWork()
         self.round = 1
-        """The one that is going on."""
+        """The current round."""
         self.over = False
-        """Whether the run is over: what happens after that changes nothing."""
+        """Whether the run is over; what happens after that changes nothing."""
         self._in_vain = 0
         self._tested = False
-        """Whether the model as it is after the last round was tested."""
+        """Whether the model after the last round was tested."""
         self._now = 0.0
         self._arrived: list[Single | Many] = []
-        """Of this round: whose uploads wait for being taken in."""
+        """Jobs of this round whose uploads wait to be taken in."""
         self._count = 0
-        """How many uploads of this round are there: they wait, or are taken in."""
+        """How many uploads of this round have arrived: they wait, or are taken in."""
         self._taking: Landed | None = None
-        """Whose content was asked for."""
+        """The jobs whose content was asked for."""
         self._again = self._cancelled = False
         self._handlers: dict[type, Callable[[Any], list[ev.Command]]] = {
             ev.Wake: self._wake,
@@ -87,7 +87,7 @@ class Core(Stateful):
             waits = ev.Delivered if self._taking else ev.Answered
             if not isinstance(event, waits):
                 told = type(event).__name__
-                raise FedkeelError(f"the world tells {told} before it has answered with {waits.__name__}")
+                raise FedkeelError(f"the world must answer with {waits.__name__} before anything else; got {told}")
         if self.over:
             return []
         self._now = event.time
@@ -95,12 +95,12 @@ class Core(Stateful):
 
     @property
     def ahead(self) -> int:
-        """How many more uploads will be taken in behind the next one, as far as is known."""
+        """How many more uploads will be taken in after the next one, as far as is known."""
         return self.pace.ahead(self._count)
 
     @property
     def patience(self) -> int:
-        """How many uploads a world may tell of by one event."""
+        """How many uploads a world may report with one event."""
         return self.pace.patience(self._count)
 
     # Dispatches.
@@ -161,10 +161,10 @@ class Core(Stateful):
         return self._land(Single(event, jobs, row, order, event.trip), 1)
 
     def _arrive_together(self, event: ev.ArrivedTogether) -> list[ev.Command]:
-        """The same for many uploads; one by one, if the gate does not accept them all."""
+        """The same for many uploads; one by one if the gate refuses some."""
         orders, rows, patience = event.uploads.orders, event.rows, self.patience
         if len(rows) > patience:
-            raise FedkeelError(f"the world tells of {len(rows)} uploads together; accepted: at most {patience}")
+            raise FedkeelError(f"the world must report at most {patience} uploads together; got {len(rows)}")
         clients = orders.client[rows]
         jobs, sent = self.at_work.expected(clients.tolist())
         claimed = orders.job[rows], orders.version[rows]
@@ -194,7 +194,7 @@ class Core(Stateful):
         return self._turn_to_next()
 
     def _after(self) -> list[ev.Command]:
-        """What comes after a job's end: the round's end, or somebody else's turn."""
+        """What follows the end of a job: the end of the round, or another client's turn."""
         enough = self._count >= self.pace.wanted
         if not self.pace.in_rounds:
             return [*self.pace.after_job(), *(self._end_round() if enough else [])]
@@ -207,7 +207,7 @@ class Core(Stateful):
     # Uploads.
 
     def _collect(self, landed: Landed, again: bool = False) -> list[ev.Command]:
-        """Get what is in the uploads that are to be taken in now."""
+        """Get the contents of the uploads that are taken in now."""
         self._taking, self._again = landed, again
         if len(landed.uploads) == len(landed):
             return self._take(ev.Delivered(self._now, assembled(landed.uploads)))
@@ -224,7 +224,7 @@ class Core(Stateful):
             rows = [row for row in range(len(landed)) if row not in refused]
             landed = landed.pick(np.array(rows, dtype=np.int64))
             self._count = len(rows)
-            if rows and upload.sums:  # over all clients: without those that were refused, they are others
+            if rows and upload.sums:  # sums over all clients must be computed again without those that were refused
                 return self._collect(landed, again=True)
             upload = upload.pick(rows)
         if len(landed):
@@ -232,7 +232,7 @@ class Core(Stateful):
         return self._end_round()
 
     def _turn_to_next(self) -> list[ev.Command]:
-        """A job came to nothing; in rounds, it matters only whether all do."""
+        """A job ended without a result; in rounds, it matters only whether all do."""
         if not self.pace.in_rounds:
             self._waited_in_vain(max(STARVED, 10 * len(self._samples)))
         return self._after()
@@ -278,23 +278,21 @@ class Core(Stateful):
         return [*interrupt, *self._after()]
 
     def _aggregate(self, landed: Landed, upload: Trained) -> None:
-        """The new model from what has come of a round with a barrier."""
+        """The new model from the updates of a round with a barrier."""
         version = self.model.version
         self._books.take_in(landed, upload, self.model.aggregate(landed, upload), version, {})
 
     # Rounds.
 
     def _end_round(self, final: bool = False) -> list[ev.Command]:
-        """What a round came to; `final` where time is up in the middle of it."""
+        """The result of a round; `final` where time is up in the middle of it."""
         settings, log = self._settings, self.log
         last = final or self.round >= settings.rounds
         if last and not final:
             self.model.close()
         self._tested = last or self.round % settings.evaluate_every == 0
         if not self.model.finite:
-            raise divergence(
-                self.round, "the global model holds numbers that are infinite or none", log.told, settings.lr
-            )
+            raise divergence(self.round, "the global model holds NaN or infinite numbers", log.told, settings.lr)
         over = log.end_round(self.round, self._now, self.model.report(), self._tested)
         if self._count:
             self._in_vain = 0
@@ -307,7 +305,7 @@ class Core(Stateful):
         return [*wake, over]
 
     def _time_up(self, event: ev.TimeUp) -> list[ev.Command]:
-        """The model of this moment, if it was not told yet; a round with a barrier that is not over is dropped."""
+        """The current model, if it was not reported yet; an unfinished round with a barrier is dropped."""
         if not self.pace.at_once:
             jobs = Landed.of(self._arrived).one_by_one() if self._arrived else []
             self.leave(sorted(jobs, key=lambda job: (job[1].arrives, job[0].order.client)))
@@ -316,7 +314,7 @@ class Core(Stateful):
         return self._end_round(final=True) if self.model.close() or self._count or not self._tested else []
 
     def leave(self, jobs: Sequence[tuple[Sent, Trip]]) -> None:
-        """Nobody will take these in any more."""
+        """These jobs are still in flight when the run ends."""
         self._books.leave(jobs, self._now)
 
     def _waited_in_vain(self, limit: int) -> None:
@@ -324,7 +322,8 @@ class Core(Stateful):
         if self._in_vain > limit:
             what = "rounds" if self.pace.in_rounds else "jobs"
             raise FedkeelError(
-                f"the server starves: {limit} {what} in a row came to nothing, or nobody was there, until "
-                f"{self._now:g} virtual seconds; devices fail, are off, or miss the deadline (fleet.dropout, "
-                "fleet.availability, schedule.deadline_seconds), or the gate refuses what they send (refused.jsonl)"
+                f"the server starves: {limit} {what} in a row brought no update, or no device was there, until "
+                f"{self._now:g} virtual seconds; devices fail, are off or miss the deadline (change fleet.dropout, "
+                "fleet.availability or schedule.deadline_seconds), or the gate refuses their uploads (see "
+                "refused.jsonl)"
             )

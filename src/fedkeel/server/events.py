@@ -1,10 +1,10 @@
 """What a world tells the server (events), and what the server asks of it (commands).
 
-A world carries commands out and yields events: the simulated one, real machines, or a few dozen lines in a test. Every
-event has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`, `Cancel` and
-`Collect` before it tells of anything else. What it tells of a job that is over, or of a run that is, changes nothing.
+A world carries out commands and yields events. It may be the simulated one, real machines, or a few dozen lines in a
+test. Every event has the world's time as a plain number; the server never looks at a clock. A world answers `Survey`,
+`Cancel` and `Collect` before it reports anything else. Events about a job or a run that is over change nothing.
 
-Orders come as `Orders`: one object for all jobs of a dispatch. A world may tell of many uploads by one event, too.
+Orders come as `Orders`: one object for all jobs of a dispatch. A world may also report many uploads with one event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Order, Trained
 
 TOO_LATE, NOT_NEEDED = "too late", "not needed"
-"""Why a job was given up, of the reasons that a server gives."""
+"""The server's reasons for giving up a job."""
 
 
 # Events.
@@ -39,7 +39,7 @@ class Wake:
 
     time: float
     free: NDArray[np.bool_] | None = None
-    """[N], whom a job can be given now; None: everybody who is not at work."""
+    """[N], which clients can be given a job now; None: all that are not at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +61,25 @@ class Asked:
 
 @dataclass(slots=True)  # not frozen, which takes three times as long to make: there are thousands
 class Arrived:
-    """An upload is there, or its header is."""
+    """An upload has arrived, or its header has."""
 
     time: float
     client: int
     job: int
-    """That it claims to belong to."""
+    """The job that it claims to belong to."""
     version: int
-    """Of the model that it claims to have started from."""
+    """The version of the model that it claims to have started from."""
     nbytes: int
     order: Order | None
-    """The client's job that is over with it, as it was done. None: the job that it claims, as it was sent; if that is
-    refused because of what it claims, the job is not over."""
+    """The client's job that ends with it, as it was done. None: the job that it claims, as it was sent; if the claim is
+    refused, that job is not over."""
     trip: Trip | None = None
-    """Of that job; only an upload that nobody waits for has none."""
+    """The trip of that job; only an upload that the server does not wait for has none."""
     upload: Trained | None = None
-    """The content (m = 1), if it came with the header; else the server collects it when it needs it. Either all uploads
-    of a run come with their content, or none does."""
+    """The content (m = 1), if it came with the header; otherwise the server collects it when it needs it. Either all
+    uploads of a run come with their content, or none does."""
     work: int = 0
-    """Samples of the mini-batches behind an upload that nobody waits for."""
+    """Samples of the mini-batches behind an upload that the server does not wait for."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Uploads:
     """Headers of uploads, in columns [m], each of which is what the server expects of its client."""
 
     orders: Orders
-    """Jobs of one dispatch, as they were done."""
+    """The jobs as they were done; all are of one dispatch."""
     trips: Trips
     nbytes: list[int]
 
@@ -96,14 +96,14 @@ class Uploads:
 class ArrivedTogether:
     """Some uploads came one after the other, and nothing else happened since the first of them.
 
-    There are no more than `Core.patience`: behind so many the server may have something to say.
+    There are at most `Core.patience` of them, because after so many the server may give commands.
     """
 
     time: float
-    """Of the last one."""
+    """When the last one arrived."""
     uploads: Uploads
     rows: NDArray[np.int64]
-    """Which of these came, in the order in which they did."""
+    """Which of these arrived, in the order of their arrival."""
 
     def one_by_one(self) -> list[Arrived]:
         """The same as single events."""
@@ -131,7 +131,7 @@ class Lost:
     why: str
     trip: Trip
     nbytes: int = 0
-    """Of its upload, where that was sent in vain."""
+    """Bytes of its upload, where that was sent in vain."""
     work: int = 0
     """Samples of all mini-batches, where it was trained in vain."""
 
@@ -161,8 +161,8 @@ class When(Enum):
 class WakeMe:
     """Ask for a dispatch (`Wake`).
 
-    Without a tick: at that moment. With one: at the first multiple of `tick` seconds from now that is not before that
-    moment, and never now.
+    Without a tick, it comes at that moment. With one, it comes at the first multiple of `tick` seconds from now that is
+    not before that moment, but never now.
     """
 
     when: When
@@ -177,16 +177,16 @@ class Survey:
     told: Sequence[Message]
     """What each is told."""
     nbytes: NDArray[np.int64]
-    """[m], of the answers."""
+    """[m], bytes of the answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give jobs to clients. A world fills in what only the client knows: what it keeps, the epochs it gets done."""
+    """Give jobs to clients. A world fills in what only the client knows: its kept state and the epochs it gets done."""
 
     orders: Orders
     down: NDArray[np.int64]
-    """[m], bytes to each client, those of surveys before included."""
+    """[m], bytes to each client, including those of earlier surveys."""
     up: NDArray[np.int64]
     """[m], bytes of the uploads."""
     within: float | None
@@ -204,7 +204,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Ask clients for what they have after the epochs they have finished, or after their first."""
+    """Ask clients for the model of their finished epochs, or of their first if none is finished yet."""
 
     clients: Sequence[int]
 
@@ -219,11 +219,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Hand over what these jobs came to, as one upload; answered with `Delivered`."""
+    """Hand over the results of these jobs as one upload; answered with `Delivered`."""
 
     orders: Orders
     again: bool = False
-    """Whether it was collected before with others, and the sums over clients are wanted without those."""
+    """Whether it was collected before with others, and the sums over clients are now wanted without those."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,9 @@ class RoundOver:
     unfinished: list[Unfinished]
     """Jobs that will not arrive."""
     refused: list[Refused]
-    """Uploads that the gate did not let in."""
+    """Uploads that the gate refused."""
     report: Mapping[str, Any]
-    """What the server rule says of the round (`ServerRule.report`)."""
+    """What the server rule reports about the round (`ServerRule.report`)."""
     models: Sequence[tuple[Tensor, Tensor]]
     """(Weights, buffers) as they came back, where they are to be tested."""
     evaluate: bool

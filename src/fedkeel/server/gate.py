@@ -20,21 +20,21 @@ from fedkeel.wire.orders import Order, Trained, divergence
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an upload is not let in: one of a few reasons, and what was wrong with this one."""
+    """Why an upload is refused: one of a few reasons, and what was wrong with this upload."""
 
     reason: str
     detail: str
 
 
 class Claim(NamedTuple):
-    """What an upload says of itself."""
+    """What an upload says about itself."""
 
     job: int
     version: int
 
 
 Claims = tuple[Numbers, Numbers]
-"""Of uploads: (their jobs [m], the versions [m] that those began with)."""
+"""What many uploads say: (their jobs [m], the versions [m] that those jobs began with)."""
 
 
 class Gate(Stateful):
@@ -45,13 +45,13 @@ class Gate(Stateful):
     def __init__(
         self, settings: GateSettings, layout: Layout, uploads: Part, clients: int, altered: bool = False
     ) -> None:
-        """Uploads are `altered` where they are changed on their way."""
+        """`altered` says whether the wire changes uploads on their way."""
         self._settings = settings
         self._altered = altered
         self._layout = layout
         self._part = None if uploads == "all" else layout.mask(uploads)
         self._come = np.zeros(clients, dtype=np.int64)
-        """[N], each client's last job of which the upload has come; 0: none."""
+        """[N], the last job of each client whose upload has arrived; 0: none."""
 
     @property
     def max_norm(self) -> float | None:
@@ -72,12 +72,12 @@ class Gate(Stateful):
             self._come[client] = job
             return None
         if job == self._come[client]:
-            return Refusal("duplicate", f"job {job} has come before")
+            return Refusal("duplicate", f"job {job} has arrived before")
         waits = "none is expected" if expected is None else f"job {expected.job} is expected"
         return Refusal("old job", f"job {job} is over, {waits}")
 
     def claims(self, clients: Numbers, claimed: Claims, expected: Claims, newest: int) -> bool:
-        """The same for many uploads: whether all of them are what the server waits for; if not, nothing is noted."""
+        """The same for many uploads: whether the server waits for all of them. If not, nothing is noted."""
         (jobs, versions), (right_jobs, right_versions) = claimed, expected
         right = (jobs == right_jobs) & (versions == right_versions) & (versions <= newest)
         if not right.all():
@@ -86,17 +86,17 @@ class Gate(Stateful):
         return True
 
     def judge(self, orders: Sequence[Order], trained: Trained, altered: bool = False) -> list[Refusal | None]:
-        """For each upload, why its content is not acceptable, if there is a reason.
+        """For each upload, why its content is refused, if there is a reason.
 
-        A client whose own training diverged stops the run, unless the settings say otherwise. Weights are known to be
-        finite where they were trained, so they are looked at again only if they were `altered` on the way.
+        A client whose own training diverged stops the run, unless the settings say otherwise. Trained weights are
+        known to be finite, so they are checked again only if they were `altered` on the way.
         """
         orders = Orders.of(orders)
         count, size, start = len(orders), self._layout.size, orders.start[0]
         if trained.w.shape != (count, size):
-            return [Refusal("wrong shape", f"weights {[*trained.w.shape[1:]]}, accepted: [{size}]")] * count
+            return [Refusal("wrong shape", f"weights must be [{size}]; got {[*trained.w.shape[1:]]}")] * count
         if trained.w.dtype != start.dtype:
-            return [Refusal("wrong dtype", f"weights of {trained.w.dtype}, accepted: {start.dtype}")] * count
+            return [Refusal("wrong dtype", f"weights must be {start.dtype}; got {trained.w.dtype}")] * count
         refusals: list[Refusal | None] = [None] * count
         sound = trained.sound(self._settings.max_loss)
         for row in () if all(sound) else range(count):
@@ -104,9 +104,9 @@ class Gate(Stateful):
                 refusals[row] = self._diverged(orders[row], trained, row)
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered or self._altered else [])]
         for each in sent:
-            if each.is_floating_point() and each.numel() and not isfinite(each.sum()):  # it is only if all of it is
+            if each.is_floating_point() and each.numel() and not isfinite(each.sum()):  # finite only if all numbers are
                 for row in torch.nonzero(~each.reshape(count, -1).isfinite().all(1))[:, 0].tolist():
-                    refusals[row] = refusals[row] or Refusal("not finite", "it holds numbers that are infinite or none")
+                    refusals[row] = refusals[row] or Refusal("not finite", "it holds NaN or infinite numbers")
         self._bound(orders, trained, refusals)
         return refusals
 
@@ -123,12 +123,12 @@ class Gate(Stateful):
         for row, start in enumerate(orders.start):
             norm = float(self.norm(trained.w[row] - start))
             if refusals[row] is None and highest is not None and norm > highest * (1 + slack):
-                refusals[row] = Refusal("norm", f"{norm:g}, accepted: at most {highest:g}")
+                refusals[row] = Refusal("norm", f"it must be at most {highest:g}; got {norm:g}")
             if refusals[row] is None and lowest is not None and norm < lowest:
-                refusals[row] = Refusal("norm", f"{norm:g}, accepted: at least {lowest:g}")
+                refusals[row] = Refusal("norm", f"it must be at least {lowest:g}; got {norm:g}")
 
     def norm(self, update: Tensor) -> Tensor:
-        """Of an update [D], where it travels."""
+        """The norm of the part of an update [D] that travels."""
         travels = update if self._part is None else update[self._part.to(update.device)]
         norm: Tensor = torch.linalg.vector_norm(travels.double())
         return norm

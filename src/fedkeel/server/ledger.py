@@ -14,18 +14,18 @@ class Ledger(Stateful):
     saved = ("bytes_up", "bytes_down", "updates", "refused", "turned_away", "samples", "lost", "left")
 
     bytes_up: int = 0
-    """Of everything that devices sent, also in vain."""
+    """Bytes of everything that devices sent, also in vain."""
     bytes_down: int = 0
     updates: int = 0
-    """Uploads that the gate let pass."""
+    """Uploads that passed the gate."""
     refused: int = 0
-    """Of these, those that the server rule did not want."""
+    """Uploads that passed the gate but were discarded by the server rule."""
     turned_away: dict[str, int] = field(default_factory=dict)
     """Uploads that the gate refused, by reason."""
     samples: int = 0
-    """Samples that training went through, each as often as it came."""
+    """Samples that training went through; a sample counts every time."""
     lost: int = 0
-    """Jobs that came to nothing."""
+    """Jobs that ended without a result."""
     left: int = 0
     """Jobs that were in flight at the end."""
 

@@ -1,4 +1,4 @@
-"""What is to be told of a round: a row for each arrival, for each job that did not arrive, for each upload refused."""
+"""What is written about a round: one row per arrival, per job that did not arrive, and per upload refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedkeel.server.trips import Trip
 
 
 class Log(Stateful):
-    """Of the round that is going on; between rounds, what came since the last one."""
+    """The rows of the current round; between rounds, what came since the last one."""
 
     saved = ("refused", "unfinished", "round")
 
@@ -26,7 +26,7 @@ class Log(Stateful):
         self.round = round
         self.told = Arrivals()
         self.seen: list[int] = []
-        """Samples that each of these went through."""
+        """Samples that each arrival's training went through."""
         self.refused: list[Refused] = []
         self.unfinished: list[Unfinished] = []
         self.models: list[tuple[Tensor, Tensor]] = []
@@ -67,7 +67,7 @@ class Log(Stateful):
         )
 
     def end_round(self, round: int, now: float, report: Mapping[str, Any], evaluate: bool) -> RoundOver:
-        """All of it, and begin anew."""
+        """The whole round's rows; the log starts again with the next round."""
         told, columns = self.told, self.told.columns
         seen = np.array(self.seen, dtype=np.float64)
         train_loss = float((np.array(columns["train_loss"]) * seen).sum() / seen.sum()) if told else None
@@ -77,12 +77,13 @@ class Log(Stateful):
 
 
 def divergence(round: int, what: str, told: Arrivals, lr: float) -> DivergenceError:
-    """Names the round, the learning rate, and the client that was worst off."""
+    """Names the round, the learning rate, and the client with the highest loss."""
     worst = told[int(np.argmax(told.columns["train_loss"]))] if told else None
     who = (
-        f"at learning rate {lr:g}"
+        f"the learning rate was {lr:g}"
         if worst is None
         else f"the highest training loss was {worst.train_loss:g}, of client {worst.client} at "
         f"learning rate {worst.learning_rates[0]:g}"
     )
-    return DivergenceError(f"training diverged in round {round}: {what}; {who}; try a smaller one")
+    advice = "try a smaller local.lr, or local.clip_norm"
+    return DivergenceError(f"training diverged in round {round}: {what}; {who}; {advice}")

@@ -1,4 +1,4 @@
-"""The global model: its versions, the two rules, and what updates make of it."""
+"""The global model: its versions, the two rules, and how updates change it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Updates
+from fedkeel.methods.path import Curve
 from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state, left_alone
 from fedkeel.methods.server import Inheriting, Receipt, ServerRule, View
 from fedkeel.methods.types import Message
@@ -24,7 +25,7 @@ from fedkeel.wire.sizes import WITH_BUFFERS
 
 
 class GlobalModel(Stateful):
-    """Whatever it remembers is plain tensors and numbers."""
+    """Its state consists of plain tensors and numbers."""
 
     saved = ("state", "buffers", "version", "_waiting", "_weight")
 
@@ -35,8 +36,10 @@ class GlobalModel(Stateful):
         samples: NDArray[np.int64],
         epochs: int,
         momentum: float,
+        nesterov: bool = False,
+        curve: Curve | None = None,
     ) -> None:
-        """`samples` [N] are all clients'; jobs are of so many epochs with such momentum."""
+        """`samples` [N] are all clients'; `epochs`, `momentum` and the curve of rates are those of a full job."""
         self.client_rule, self.rule = rules
         self.layout = model.layout
         self.buffers = model.buffers
@@ -44,7 +47,8 @@ class GlobalModel(Stateful):
         check_state(self.rule, "init", self.state, model.w)
         self.version = 0
         """How often the global model has been replaced."""
-        self._samples, self._epochs, self._momentum = samples, epochs, momentum
+        self._samples, self._epochs = samples, epochs
+        self._momentum, self._nesterov, self._curve = momentum, nesterov, curve
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
         sent = model.layout.mask(self.client_rule.uploads).to(model.w.device)
@@ -53,11 +57,11 @@ class GlobalModel(Stateful):
         self._waiting: list[Tensor] = []
         """Batch-norm statistics of updates that are not in the model yet."""
         self._weight = 0.0
-        """Of these, together."""
+        """The total weight of these updates."""
         self._gets_buffers = bool(self.layout.buffers) and self.client_rule.uploads in WITH_BUFFERS
 
     def inherit(self, earlier: Message) -> None:
-        """Begin with what an earlier run's server remembered, where the rule takes that over."""
+        """Begin with what the server of an earlier run remembered."""
         assert isinstance(self.rule, Inheriting)
         before = self.state
         self.state = self.rule.inherit(before, earlier, self._epochs)
@@ -70,12 +74,12 @@ class GlobalModel(Stateful):
 
     @property
     def finite(self) -> bool:
-        """Whether all weights are."""
+        """Whether all weights are finite."""
         w = self.state.w
         return isfinite(w.sum()) or bool(w.isfinite().all())
 
     def aggregate(self, landed: Landed, trained: Trained) -> list[float]:
-        """The next version from what came of a round with a barrier; returns each update's weight."""
+        """The next version from the updates of a round with a barrier; returns each update's weight."""
         updates = self._updates(landed, trained)
         before = self.state.w
         with left_alone(self.rule, "aggregate", self._given(updates)):
@@ -109,7 +113,7 @@ class GlobalModel(Stateful):
         return [self.state.w, *self.state.memory.values(), updates.w, updates.start, *updates.messages.values()]
 
     def _mix_buffers(self, arrived: Tensor, receipt: Receipt) -> None:
-        """With a new version, the plain mean of all statistics since the last one, with the weight of their updates."""
+        """A new version mixes in the plain mean of all statistics since the last one, with their updates' weight."""
         self._waiting.append(arrived)
         self._weight += sum(receipt.earlier, receipt.weight or 0.0)
         if receipt.published:
@@ -118,13 +122,13 @@ class GlobalModel(Stateful):
             self._waiting, self._weight = [], 0.0
 
     def report(self) -> dict[str, Any]:
-        """What the server rule says of the round."""
+        """What the server rule reports about the round."""
         told = self.rule.report(self.state)
         check_message(self.rule, "report", told)
         return {name: tensor.tolist() for name, tensor in told.items()}
 
     def close(self) -> bool:
-        """The end of the run: whether that makes another model."""
+        """End the run; returns whether that changes the model."""
         before = self.state
         self.state = self.rule.close(before)
         check_state(self.rule, "close", self.state, before.w)
@@ -136,7 +140,7 @@ class GlobalModel(Stateful):
         return True
 
     def _hold_still(self, before: Tensor) -> None:
-        """Weights that do not move: not even by rounding in a mean of what is the same everywhere."""
+        """Keep frozen weights exactly as they are; a mean of equal numbers may round."""
         if self._frozen is not None:
             self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
 
@@ -163,8 +167,10 @@ class GlobalModel(Stateful):
             fresh=fresh,
             loss=trained.loss[:, None].to(device),
             completed=None if completed is None else self._travelled(completed, start),
+            nesterov=self._nesterov,
+            curve=self._curve,
         )
 
     def _travelled(self, w: Tensor, start: Tensor) -> Tensor:
-        """[m, D], weights as they come back: those that do not travel are as they were sent."""
+        """[m, D], weights as they come back; those that do not travel keep the values that were sent."""
         return w if self._sent is None else torch.where(self._sent, w, start)

@@ -1,4 +1,4 @@
-"""Whom a server dispatches when, and when it takes in what comes back: four paces."""
+"""When a server dispatches clients, and when it takes in what comes back: four paces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 from fedkeel.server.events import WakeMe, When
 
 MOST_TOGETHER = 512
-"""Jobs that a world may train together beforehand: their results lie in memory side by side."""
+"""The most jobs that a world may train together ahead of time, because all their results are in memory."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Pace:
     """What all paces have in common; a world wakes the server when a dispatch is due."""
 
     wanted: int
-    """Uploads of a round; without rounds, those that are called one."""
+    """Uploads of a round; without rounds, as many as are counted as one."""
 
     in_rounds: ClassVar[bool]
     """Whether the next dispatch waits for the end of a round."""
@@ -25,19 +25,19 @@ class Pace:
     """Whether an update is taken in when it arrives."""
 
     def due(self, busy: int) -> int:
-        """How many clients are to be given a job now, while so many are at work."""
+        """How many clients get a job now, while `busy` clients are at work."""
         raise NotImplementedError
 
     def ahead(self, arrived: int) -> int:
-        """How many more uploads will be taken in behind the next one, as far as is known: wherever the run will end."""
+        """How many more uploads will be taken in after the next one, as far as is known; the run may end earlier."""
         return MOST_TOGETHER
 
     def patience(self, arrived: int) -> int:
-        """How many uploads may come before the server does something about them, when so many of a round are there."""
+        """How many uploads may come before the server acts on them, when `arrived` of a round are there."""
         return 1
 
     def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
-        """When to dispatch again, after so many were, of so many that were due; `busy` are at work now."""
+        """When to dispatch again, after `launched` of the `due` jobs were sent; `busy` clients are at work now."""
         raise NotImplementedError
 
     def after_job(self) -> list[WakeMe]:
@@ -47,7 +47,8 @@ class Pace:
 
 @dataclass(frozen=True)
 class Barrier(Pace):
-    """Rounds: `wanted` clients and a few more, when the round before is over; all that came is aggregated together."""
+    """Rounds: `wanted` clients and perhaps a few more start when the round before is over; their updates are
+    aggregated together."""
 
     over_select: float = 0.0
     """Share of clients beyond those wanted."""
@@ -60,7 +61,7 @@ class Barrier(Pace):
         return 0 if busy else self.wanted + ceil(self.wanted * self.over_select - 1e-9)
 
     def ahead(self, arrived: int) -> int:
-        """None: a round is taken in as a whole."""
+        """0, because a round is taken in as a whole."""
         return 0
 
     def patience(self, arrived: int) -> int:
@@ -68,7 +69,7 @@ class Barrier(Pace):
         return 1 if self.at_once else max(1, self.wanted - arrived)
 
     def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
-        """When somebody comes on, if nobody was."""
+        """When a device comes on, if none was."""
         return [] if busy else [WakeMe(When.DEVICE)]
 
 
@@ -84,7 +85,7 @@ class Stream(Barrier):
 
 @dataclass(frozen=True)
 class Periodic(Pace):
-    """`wanted` clients every so many seconds, fewer when `busy_limit` are at work; updates are taken in at once."""
+    """`wanted` clients every `seconds`, fewer when `busy_limit` are at work; updates are taken in as they arrive."""
 
     seconds: float
     busy_limit: int
@@ -96,13 +97,13 @@ class Periodic(Pace):
         return max(0, min(self.wanted, self.busy_limit - busy))
 
     def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
-        """At the next tick, unless it would come to nothing: until somebody comes on, or somebody's job ends."""
+        """At the next tick; where that would send no job, at the first tick after a device comes on or a job ends."""
         return [WakeMe(When.DEVICE if not busy else When.NOW if due else When.CHANGE, self.seconds)]
 
 
 @dataclass(frozen=True)
 class Concurrency(Pace):
-    """`busy_limit` clients at work, always; updates are taken in at once."""
+    """`busy_limit` clients are always at work; updates are taken in as they arrive."""
 
     busy_limit: int
 
@@ -113,9 +114,9 @@ class Concurrency(Pace):
         return max(0, self.busy_limit - busy)
 
     def after_dispatch(self, launched: int, due: int, busy: int) -> list[WakeMe]:
-        """When somebody comes on, if there were too few."""
+        """When a device comes on, if there were too few."""
         return [WakeMe(When.DEVICE)] if launched < due else []
 
     def after_job(self) -> list[WakeMe]:
-        """Somebody else takes the place."""
+        """Another client takes the place."""
         return [WakeMe(When.NOW)]

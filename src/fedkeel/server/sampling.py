@@ -1,4 +1,4 @@
-"""Who takes part in a round, or in another dispatch."""
+"""Which clients take part in a round, or in another dispatch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ GIVEN = ("sizes", "count", "free", "rng")
 
 
 def check(kind: str) -> str:
-    """The kind, if there is one of this name or the user's function can be called."""
+    """The kind itself, if it is known or is a user's function that can be called."""
     if usercode.is_own(kind):
         usercode.check_call(usercode.find(kind, FIELD), kind, FIELD, GIVEN)
     elif kind not in KINDS:
-        raise InputError(f"{FIELD}: {shown(kind)} is not accepted; accepted: {', '.join(KINDS)} or module:function")
+        raise InputError(f"{FIELD} must be one of {', '.join(KINDS)} or module:function; got {shown(kind)}")
     return kind
 
 
@@ -35,9 +35,9 @@ def draw(
 ) -> Draw:
     """(The clients, ascending, among those that have data; how often each was drawn, where that may be more than once).
 
-    `sizes` [N] are all clients' samples; `free` [N] says who can be given a job, if not everybody can. `count` clients
-    are drawn, or all that are free. Who is drawn again works once. `wave` is the number of the dispatch. `counted` says
-    whether a user's function may say how often each was drawn.
+    `sizes` [N] are all clients' samples; `free` [N] says which clients can be given a job, if not all can. `count`
+    clients are drawn, or all that are free. A client that is drawn more than once works once. `wave` is the number of
+    the dispatch. `counted` says whether a user's function may say how often each was drawn.
     """
     rng = streams.generator(seed, "sampling", wave)
     able = sizes > 0 if free is None else (sizes > 0) & free

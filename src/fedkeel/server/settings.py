@@ -1,4 +1,4 @@
-"""Whom the server dispatches when."""
+"""When the server dispatches clients, and which updates it refuses."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ Sampling = Annotated[str, AfterValidator(sampling.check)]
 
 
 class ScheduleSettings(Section):
-    """Whom the server dispatches when, and how long it waits."""
+    """When the server dispatches clients, and how long it waits."""
 
     pace: Literal["auto", "barrier", "stream", "periodic", "concurrency"] = "auto"
-    """By default that of the method: rounds with a barrier; rounds whose updates are received at once; `per_round`
-    devices every so many seconds; or always so many devices at work."""
+    """When clients get work: in rounds with a barrier (`barrier`), in rounds whose updates are applied as they arrive
+    (`stream`), `per_round` clients every `trigger_seconds` (`periodic`), or always the same number at work
+    (`concurrency`). `auto` is the method's own pace."""
     trigger_seconds: Annotated[float, Field(ge=1e-3, le=1e12)] = 10.0
-    """Of `periodic`: virtual seconds between dispatches (FedASMU's T)."""
+    """With the pace `periodic`: the virtual seconds between two dispatches (T in FedASMU)."""
     busy_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Of `periodic`: nobody is dispatched while this share of all clients is at work."""
+    """With the pace `periodic`: no client gets work while this share of all clients is at work."""
     concurrency: Annotated[int, Field(gt=0, le=1_000_000_000)] | None = None
-    """Of `concurrency`: clients at work; by default three times `per_round`, or all if there are fewer."""
+    """With the pace `concurrency`: the number of clients at work. The default is three times `per_round`, or all
+    clients if there are fewer."""
     deadline_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """Of rounds: virtual seconds after which the server goes on without those who are late."""
+    """In rounds: the virtual seconds after which the server goes on without the clients that are late."""
     over_select: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """Of rounds: dispatch this share more than `per_round`, and go on without the last ones."""
+    """In rounds: send work to this share more clients than `per_round`, and go on without the slowest ones."""
 
     def check(self, pace: Pace) -> None:
-        """Refuse what means nothing at this pace, which was asked for or is the method's own."""
+        """Refuse settings that mean nothing at this pace, which was asked for or is the method's own."""
         misplaced: dict[str, float | None] = {"concurrency": None if pace == "concurrency" else self.concurrency}
         if pace not in ("barrier", "stream"):
             misplaced |= {"deadline_seconds": self.deadline_seconds, "over_select": self.over_select or None}
         for field, value in misplaced.items():
             if value is not None:
                 raise InputError(
-                    f"schedule.{field}: {value:g} is not accepted at the pace {pace}; remove it or choose "
-                    f"another {'method' if self.pace == 'auto' else 'schedule.pace'}"
+                    f"schedule.{field}={value:g} is not used with the pace {pace}; remove it or choose another "
+                    f"{'method' if self.pace == 'auto' else 'schedule.pace'}"
                 )
 
 
@@ -52,19 +54,18 @@ class GateSettings(Section):
     """Which updates are refused before they are aggregated, beside those that are broken, late or sent twice."""
 
     max_norm: Bound | None = None
-    """The largest Euclidean norm of an update (new minus old weights, of those that travel)."""
+    """Refuse updates whose Euclidean norm is larger than this. The update is the difference between the new and the old
+    weights."""
     min_norm: Annotated[float, Field(ge=0, le=1e38)] | None = None
-    """The smallest."""
+    """Refuse updates whose Euclidean norm is smaller than this."""
     max_loss: Bound = 1e4
-    """A training or test loss above this counts as divergence, like one that is no number."""
+    """A training or test loss above this value counts as divergence, just as NaN does."""
     diverged: Literal["stop", "refuse"] = "stop"
-    """What becomes of a client whose training diverged: the run stops, or goes on without this update. A global model
-    that diverged always stops it."""
+    """What happens if a client's training diverges: the run stops, or the update is refused and the run goes on. If the
+    global model diverges, the run always stops."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.max_norm is not None and self.min_norm is not None and self.min_norm > self.max_norm:
-            raise InputError(
-                f"gate.min_norm: {self.min_norm:g} is not accepted; accepted: at most gate.max_norm={self.max_norm:g}"
-            )
+            raise InputError(f"gate.min_norm must be at most gate.max_norm={self.max_norm:g}; got {self.min_norm:g}")
         return self

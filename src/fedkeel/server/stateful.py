@@ -14,7 +14,7 @@ class Stateful:
     """Attributes that have states of their own."""
 
     def snapshot(self) -> dict[str, Any]:
-        """As it is now: plain values and tensors, not copied, so they are to be written before anything goes on."""
+        """The current state: plain values and tensors, not copied, so write them before anything changes."""
         own = {name: getattr(self, name) for name in self.saved}
         return {**own, **{name: getattr(self, name).snapshot() for name in self.parts}}
 

@@ -12,9 +12,9 @@ class Trip(Protocol):
 
     dispatched: float
     began: float
-    """Training, when the model was there."""
+    """When the model was there and training began."""
     finished: float
-    """Training, when the upload began."""
+    """When training ended and the upload began."""
     asked: float | None
     """When it asked for a fresh model and got one."""
     merged: float | None

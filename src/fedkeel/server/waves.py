@@ -1,4 +1,4 @@
-"""The jobs of a dispatch, from the clients that are drawn to what each of them is sent."""
+"""The jobs of a dispatch, from drawing the clients to what each of them is sent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedkeel.wire.orders import Same
 from fedkeel.wire.sizes import Sizes
 
 Drawing = Callable[[int, int, NDArray[np.bool_] | None], Draw]
-"""Who takes part, given the wave's number, how many are wanted, and who is free."""
+"""Which clients take part, given the wave's number, how many are wanted, and which are free."""
 Seen = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
-"""[m], how many samples clients that have so many go through in so many epochs."""
+"""[m], how many samples clients go through, given the sizes of their data and their epochs."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,13 @@ class JobSettings:
     """What is asked of every job, and when a run is over."""
 
     epochs: int
-    """Or mini-batches, where these are counted (`local.steps`): wherever the server speaks of a job's epochs."""
+    """With `local.steps`, these are mini-batches; so are all other epochs of a job in the server."""
     seen: Seen
     lr: float
-    lr_decay: float
+    """That of the experiment, for messages."""
+    rate: Callable[[int], float]
+    """The learning rate of jobs that are dispatched in a round, from 1, whenever they arrive. Without a barrier, a
+    round ends when as many updates have arrived as a round has clients."""
     rounds: int
     evaluate_every: int
     within: float | None
@@ -57,11 +60,11 @@ class Wave:
     """How many clients were wanted."""
     plan: Plan
     down: NDArray[np.int64]
-    """[m], bytes to each client: of surveys, at last of the job too."""
+    """[m], bytes to each client: of surveys, and finally also of the job."""
     up: NDArray[np.int64]
-    """[m], bytes of its answers."""
+    """[m], bytes of each client's answers."""
     uploads: NDArray[np.int64]
-    """[m], bytes that its upload will have."""
+    """[m], bytes that each client's upload will have."""
 
 
 class Waves(Stateful):
@@ -83,22 +86,22 @@ class Waves(Stateful):
         self.number = 0
         """Dispatches so far."""
         self.jobs = 0
-        """So far."""
+        """Jobs so far."""
         self.asked: Wave | None = None
-        """The one whose clients are being asked."""
+        """The wave whose clients are being asked."""
 
     def draw(self, count: int, free: NDArray[np.bool_] | None) -> Draw:
-        """So many of those that are free, or fewer."""
+        """`count` of the clients that are free, or all of them if there are fewer."""
         self.number += 1
         return self._draw(self.number, count, free)
 
     def begin(
         self, clients: NDArray[np.int64], draws: NDArray[np.int64] | None, due: int, round: int, updates: int
     ) -> Survey | Wave:
-        """Their jobs, or what they are asked first; so many updates were received before."""
+        """The clients' jobs, or what they are asked first; `updates` were received before."""
         settings, model = self._settings, self._model
         progress = Progress(model.version, updates, settings.rounds * self._wanted, self._wanted)
-        epochs, rate = model.rule.work(settings.epochs, settings.lr * settings.lr_decay ** (round - 1), progress)
+        epochs, rate = model.rule.work(settings.epochs, settings.rate(round), progress)
         w = model.state.w
         lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
         counted = None if draws is None else torch.from_numpy(draws).to(w.device)
@@ -136,7 +139,7 @@ class Waves(Stateful):
         )
 
     def go_on(self, answers: Answers | None) -> Survey | Wave:
-        """With the server rule's plan: another survey, or the jobs."""
+        """Continue the server rule's plan: with another survey, or with the jobs."""
         wave = self.asked
         assert wave is not None
         try:
@@ -148,7 +151,10 @@ class Waves(Stateful):
             return self._complete(wave, brief)
         check_question(self._model.rule, question)
         if self._model.client_rule.survey is None:
-            raise FedkeelError("the server rule asks before training, but the client rule answers no survey")
+            raise FedkeelError(
+                "the server rule asks before training, but the client rule answers no survey; define survey in the "
+                "client rule, or yield nothing in the server rule's plan"
+            )
         told = _rows(question, len(wave.orders))
         up = self._sizes.answers(wave.clients, {**wave.orders.received[0], **told[0]})
         wave.down = wave.down + np.array([nbytes(each) for each in told])

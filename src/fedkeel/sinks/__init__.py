@@ -8,7 +8,7 @@ from fedkeel.errors import InputError, shown, unknown
 from fedkeel.runner.sinks import Sink
 
 SPELLINGS = {"tensorboard": "DIR", "mlflow": "URI", "wandb": "PROJECT"}
-"""The words for `named`, and what may follow behind a colon."""
+"""The words for `named`, and what may follow after a colon."""
 
 
 def named(word: str) -> Sink:
@@ -21,7 +21,7 @@ def named(word: str) -> Sink:
         with_more = ", ".join(f"{name}:{what}" for name, what in SPELLINGS.items())
         raise unknown("sinks", word, SPELLINGS, also=with_more)
     if colon and not rest:
-        raise InputError(f"sinks: {shown(word)} is not accepted; accepted: {kind}, or {kind}:{SPELLINGS[kind]}")
+        raise InputError(f"sinks must be {kind} or {kind}:{SPELLINGS[kind]}; got {shown(word)}")
     if kind == "tensorboard":
         from fedkeel.sinks.tensorboard import TensorBoard
 

@@ -17,11 +17,11 @@ class Known:
     """A run as its tracker knows it."""
 
     where: str
-    """The place that holds the log, by the tracker's own address; nothing if that is the run folder itself."""
+    """The place that holds the log, by the tracker's own address; empty if that is the run folder itself."""
     id: str
     """The name of the run there."""
     told: int = 0
-    """The last round that was told, where the tracker itself cannot be asked."""
+    """The last round that was logged, where the tracker itself cannot be asked."""
 
 
 class Memory:
@@ -32,7 +32,7 @@ class Memory:
         self._known: Known | None = None
 
     def recall(self, where: str) -> Known | None:
-        """What was kept, if that is of the same place."""
+        """What was kept, if it is about the same place."""
         if self._path is None or not self._path.exists():
             return None
         try:
@@ -46,7 +46,7 @@ class Memory:
         return known
 
     def keep(self, known: Known) -> None:
-        """Write it down; whoever is killed meanwhile leaves the file as it was."""
+        """Write it down; a process that is killed meanwhile leaves the file as it was."""
         self._known = known
         if self._path is None:
             return

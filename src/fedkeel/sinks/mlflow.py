@@ -23,7 +23,7 @@ NAME = "mlflow"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SQLITE = "sqlite:///"
 _MOST_PARAMETERS, _MOST_METRICS, _LONGEST = 100, 1000, 500
-"""Of a request, and of a value, in characters; what every version of MLflow takes."""
+"""Limits of a request, and of a value in characters, that every version of MLflow accepts."""
 _ENDED = "fedkeel.ended"
 """The tag that says how the run ended."""
 
@@ -44,11 +44,11 @@ class MLflow(Tracker):
         if self._uri is None or self._uri.startswith(_DATABASES):
             needed(NAME, "sqlalchemy", "alembic")
         if not isinstance(experiment, str) or not experiment.strip():
-            raise InputError(f"sinks: the MLflow experiment {shown(experiment)} is not accepted; accepted: a name")
+            raise InputError(f"sinks: the MLflow experiment must be a name; got {shown(experiment)}")
         self._experiment = experiment
 
     def _open(self, start: Start) -> int:
-        for name in ("mlflow.store.db.utils", "alembic"):  # they tell of every table that they make
+        for name in ("mlflow.store.db.utils", "alembic"):  # they log every table that they make
             logging.getLogger(name).setLevel(logging.WARNING)
         home = (WITHOUT_FOLDER if start.folder is None else start.folder).absolute() / NAME
         uri = self._uri or f"{_SQLITE}{home / 'mlflow.db'}"
@@ -120,7 +120,7 @@ class MLflow(Tracker):
 
 @contextmanager
 def _made_once(uri: str) -> Iterator[None]:
-    """Of runs that begin at the same time, one makes the tables of a database on the disk; MLflow takes no care."""
+    """Of runs that begin at the same time, one makes the tables of a database on disk; MLflow does not ensure that."""
     name = uri.removeprefix(_SQLITE).split("?")[0]
     if not uri.startswith(_SQLITE) or name in ("", ":memory:"):
         yield
@@ -133,9 +133,7 @@ def _made_once(uri: str) -> Iterator[None]:
 
 def _checked(uri: str) -> str:
     if not isinstance(uri, str) or not (re.match(r"[a-z][a-z0-9+]*:.", uri) or uri.startswith("databricks")):
-        raise InputError(
-            f"sinks: {shown(uri)} is no address of an MLflow store; accepted: sqlite:///FILE, or that of a server"
-        )
+        raise InputError(f"sinks: the MLflow store must be sqlite:///FILE or the address of a server; got {shown(uri)}")
     return uri
 
 

@@ -1,6 +1,6 @@
-"""Which numbers of a run are told to a tracker, and under which names.
+"""Which numbers of a run are sent to a tracker, and under which names.
 
-They come from the rows of the run folder, and their names say from where: `history/accuracy`, `rounds/arrived`,
+They come from the rows of the run folder, and their names say where from: `history/accuracy`, `rounds/arrived`,
 `method/...` for what the server rule reports, `summary/final_accuracy`.
 """
 
@@ -28,20 +28,20 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_./ -]")
 
 @dataclass(frozen=True)
 class Point:
-    """What is told of a round."""
+    """What is logged about a round."""
 
     round: int
     scalars: Scalars
 
 
 def point(end: RoundEnd) -> Point:
-    """Of a round that is over."""
+    """The numbers of a round that is over."""
     columns = end.arrivals.columns
     return Point(end.round, _scalars(end.row, columns["learning_rates"], columns["staleness"], end.evaluation))
 
 
 def earlier(start: Start, after: int) -> Iterator[Point]:
-    """The rounds behind `after` that a resumed run has in its folder, the same as `point` told of them."""
+    """The rounds after `after` that a resumed run has in its folder, with the same numbers as `point` gave."""
     if start.folder is None or after >= start.round:
         return
     tests = {row.round: row for row in start.history}
@@ -64,7 +64,7 @@ def summary_scalars(summary: Mapping[str, Any]) -> Scalars:
 
 
 def settings(experiment: Experiment) -> dict[str, Setting]:
-    """Every setting by its dotted name, as `--set` takes it; without those that say nothing."""
+    """Every setting by its dotted name, as `--set` takes it, without those that are null."""
     told = {_clean(name): value for name, value in _flat(experiment.model_dump(mode="json"))}
     return {name: value for name, value in told.items() if value is not None}
 
@@ -85,7 +85,7 @@ def _mean(values: Sequence[Any]) -> float | None:
 
 
 def _named(group: str, items: Any) -> Scalars:
-    """Numbers only: yes and no, words and lists are left out."""
+    """Numbers only; booleans, words and lists are left out."""
     numbers = ((name, value) for name, value in items if isinstance(value, int | float) and not isinstance(value, bool))
     return {_clean(f"{group}/{name}"): float(value) for name, value in numbers}
 

@@ -16,14 +16,14 @@ from fedkeel.sinks.tracker import WITHOUT_FOLDER, Tracker, run_name
 NAME = "tensorboard"
 _EVENTS = "events.out.tfevents."
 _COMPARED = ("history/accuracy", "history/loss")
-"""What the page of hyper-parameters shows of each run."""
+"""What the page of hyper-parameters shows about each run."""
 
 
 class TensorBoard(Tracker):
     """Writes event files, with single precision, as TensorBoard's fast reader asks for.
 
-    They are in `tensorboard/` inside the run folder. If a folder is given, it is for many runs: each gets a folder of
-    its own in there. What TensorBoard has of rounds that a resumed run does again is marked as void.
+    They are in `tensorboard/` inside the run folder. A folder that is given is for many runs: each gets a folder of its
+    own in it. Numbers of rounds that a resumed run does again are marked as void.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -32,7 +32,7 @@ class TensorBoard(Tracker):
         self._hparams = needed(NAME, "torch.utils.tensorboard.summary").hparams
         self._folder = None if folder is None else Path(folder)
         self._end: Any = None
-        """What the page of hyper-parameters is told when the run is complete."""
+        """What the page of hyper-parameters gets when the run is complete."""
 
     def _open(self, start: Start) -> int:
         self._memory = Memory(start.folder, NAME)
@@ -72,7 +72,7 @@ class TensorBoard(Tracker):
 
 
 def _claimed(parent: Path, start: Start) -> str:
-    """The name of a new folder in there, with a number behind it where that is taken."""
+    """The name of a new folder in `parent`, with a number appended where the name is taken."""
     name = run_name(start)
     for number in count(1):
         claimed = name if number == 1 else f"{name}-{number}"
@@ -85,7 +85,7 @@ def _claimed(parent: Path, start: Start) -> str:
 
 
 def _wait_for_later_name(folder: Path) -> None:
-    """Event files are read by name, and the names hold full seconds: a new file must not share one with an old."""
+    """Event files are read by name, and names hold full seconds, so a new file must not share one with an old file."""
     seconds = [path.name.removeprefix(_EVENTS).split(".")[0] for path in folder.glob(f"{_EVENTS}*")]
     latest = max((int(each) for each in seconds if each.isdigit()), default=0)
     for _ in range(50):

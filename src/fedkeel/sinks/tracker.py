@@ -18,7 +18,7 @@ WITHOUT_FOLDER = Path("runs")
 
 
 class Tracker(Sink):
-    """Tells a tracker of every round once, also if the run is stopped, killed and resumed.
+    """Logs every round once, also if the run is stopped, killed and resumed.
 
     Rounds that the tracker missed because the run went on without this sink are read from the run folder.
     """
@@ -27,18 +27,18 @@ class Tracker(Sink):
     """The last round that the tracker has."""
 
     def begin(self, start: Start) -> None:
-        """Open the log, or go on with it."""
+        """Open the log, or continue it."""
         self._told = self._open(start)
         for missed in earlier(start, self._told):
             self._tell(missed)
 
     def round(self, end: RoundEnd) -> None:
-        """Tell of a round, unless the tracker has it already."""
+        """Log a round, unless the tracker has it already."""
         if end.round > self._told:
             self._tell(point(end))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Tell the summary, and close the log."""
+        """Log the summary, and close the log."""
         self._complete(summary_scalars(summary))
 
     def abort(self, error: BaseException) -> None:
@@ -64,7 +64,7 @@ class Tracker(Sink):
 
     @abstractmethod
     def _broken(self, why: str, asked: bool) -> None:
-        """The run ended early; `asked` if somebody wanted that."""
+        """The run ended early; `asked` if the user wanted that."""
 
 
 def run_name(start: Start) -> str:

@@ -27,7 +27,7 @@ _QUIET: dict[str, Any] = {
     "x_disable_meta": True,
     "x_save_requirements": False,
 }
-"""Nothing is printed, and nothing is recorded of the machine and of the user's code, as far as a version has these."""
+"""Print nothing, and record nothing about the machine and the user's code, where the version has these settings."""
 
 
 class WeightsAndBiases(Tracker):
@@ -42,9 +42,7 @@ class WeightsAndBiases(Tracker):
         if mode not in MODES:
             raise unknown("sinks", mode, MODES, "mode of wandb")
         if not isinstance(project, str) or not project.strip() or set(project) & set("/\\#?%:"):
-            raise InputError(
-                f"sinks: the wandb project {shown(project)} is not accepted; accepted: a name without / \\ # ? % :"
-            )
+            raise InputError(f"sinks: the wandb project must be a name without / : \\ # ? %; got {shown(project)}")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._package = needed(NAME, NAME)
         self._project, self._mode, self._folder = project, mode, None if folder is None else Path(folder)

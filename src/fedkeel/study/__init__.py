@@ -1,1 +1,1 @@
-"""Many runs: a plan of them, the engine that runs it, what they came to, and how sure that is."""
+"""Many runs: a plan of them, the engine that runs it, their results, and how certain these are."""

@@ -1,4 +1,4 @@
-"""Run folders and comparisons that a user names, as something to compare."""
+"""Compares run folders and comparisons that a user names."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedkeel.config.section import RULES
 from fedkeel.config.spelling import dotted, flow
 from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, label
+from fedkeel.record.divergence import divergence
 from fedkeel.record.folder import begun
 from fedkeel.record.measured import canonical
 from fedkeel.record.runs import RunRecord
@@ -36,7 +37,7 @@ class _Group:
     measure: Measure
     command: str
     planned: bool = False
-    """Whether the command also goes on with runs that were stopped."""
+    """Whether the command also continues runs that were stopped."""
 
 
 def gather(
@@ -49,7 +50,7 @@ def gather(
     """Comparisons as they were planned; run folders, grouped by their settings, seed by seed."""
     for path in paths:
         if not path.is_dir():
-            raise InputError(f"{label(str(path))}: there is no such folder; accepted: a run folder or a comparison")
+            raise InputError(f"{label(str(path))}: there is no such folder; name a run folder or a comparison")
     planned = [path for path in paths if is_comparison(path)]
     single = [path for path in paths if path not in planned]
     empty = next((path for path in single if not begun(path)), None)
@@ -57,8 +58,8 @@ def gather(
         inside = any(begun(path) or is_comparison(path) for path in empty.iterdir() if path.is_dir())
         hint = f"; inside it are some: {label(str(empty))}/*" if inside else ""
         raise InputError(
-            f"{label(str(empty))} holds neither a run nor a comparison; accepted: a folder made by fedkeel run or "
-            f"fedkeel compare{hint}"
+            f"{label(str(empty))} holds neither a run nor a comparison; name a folder made by fedkeel run or fedkeel "
+            f"compare{hint}"
         )
     groups = [_planned(path) for path in planned]
     if single:
@@ -67,14 +68,14 @@ def gather(
     measure = _seen(found.measure, at, target, reference, metric and canonical(metric))
     variants = dict.fromkeys(each.variant for each in found.runs)
     if reference is not None and reference not in variants:
-        raise InputError(f"reference: {label(reference)} is no variant; accepted: {', '.join(variants)}")
+        raise InputError(f"reference: {label(reference)} is not a variant; choose one of {', '.join(variants)}")
     return results(found.title, found.runs, measure, found.command, found.planned)
 
 
 def _seen(
     before: Measure, at: At | None, target: float | None, reference: str | None, metric: str | None
 ) -> Measure:
-    """As somebody wants runs compared; a place on one scale is none on another, and a target is one metric's."""
+    """The measure as the user wants it; a place on one scale and a target of one metric mean nothing on others."""
     until = before.until if at in (None, before.at) else None
     if metric is not None and metric != before.metric:
         before = replace(before, metric=metric, target=None)
@@ -112,7 +113,7 @@ def _together(groups: Sequence[_Group], paths: Sequence[Path]) -> _Group:
 
 
 def _common(measures: Sequence[Measure]) -> Measure:
-    """What all say; at equal time, if one does."""
+    """What all measures have in common; equal time if one of them uses it."""
     first = measures[0]
     scales = {each.at for each in measures}
     at = first.at if len(scales) == 1 else "time" if "time" in scales else "rounds"
@@ -155,7 +156,7 @@ def _of_runs(records: Sequence[RunRecord]) -> _Group:
 def _listed(records: Sequence[RunRecord], scene: str) -> list[Listed]:
     """Runs on the same data set."""
     settings = [dotted(record.experiment, ASIDE) for record in records]
-    differ = [key for key in dict.fromkeys(k for each in settings for k in each) if _differs(key, settings)]
+    differ = differing(settings)
     listed = []
     taken = set[tuple[str, int]]()
     for record, each in zip(records, settings, strict=True):
@@ -166,7 +167,7 @@ def _listed(records: Sequence[RunRecord], scene: str) -> list[Listed]:
         while (variant, seed) in taken:  # the same run a second time
             variant = f"{variant} ({record.path.name})"
         taken.add((variant, seed))
-        listed.append(Listed(record.path.name, scene, variant, seed, record.path))
+        listed.append(Listed(record.path.name, scene, variant, seed, record.path, divergence(record.path)))
     return listed
 
 
@@ -177,14 +178,14 @@ def _reference(methods: Mapping[str, str]) -> str | None:
     return next((variant for variant, method in methods.items() if method == "fedavg"), next(iter(methods)))
 
 
-def _differs(key: str, settings: Sequence[dict[str, Any]]) -> bool:
-    """Whether runs that both have a setting have it differently; settings of one method alone say nothing more."""
-    values = [flow(each[key]) for each in settings if key in each]
-    return len(set(values)) > 1
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that two runs have differently; those that only one method has say nothing more."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({flow(each[name]) for each in settings if name in each}) > 1]
 
 
 def _variant(record: RunRecord, settings: dict[str, Any], differ: Sequence[str], alone: bool) -> str:
-    """A run's name, if runs with it have the same settings; or its method and what else it has differently."""
+    """A run's name, if all runs of that name have the same settings; or its method and the settings that differ."""
     if alone and (name := _name(record)):
         return label(name)
     told = [
@@ -230,7 +231,7 @@ def _target(records: Sequence[RunRecord]) -> float | None:
 
 
 def _default_at(experiments: Sequence[Mapping[str, Any]]) -> At:
-    """By the methods of fedkeel among them: to look at runs imports no code of the user's."""
+    """By the methods of fedkeel among them, because looking at runs imports no code of the user's."""
     found = list[Experiment]()
     for each in experiments:
         part = {name: each[name] for name in ("algorithm", "schedule") if name in each}

@@ -1,12 +1,12 @@
 """Aggregates over many tasks, such as the scenes of a comparison (Agarwal et al., NeurIPS 2021).
 
-Scores are one sequence for each task, with one number for each of its runs: [tasks][runs]. Tasks may have unequally
-many runs; every task weighs the same. With equally many runs the aggregates are those of the paper. The order of a
-task's runs plays no part.
+Scores are one sequence for each task, with one number for each of its runs: [tasks][runs]. Tasks may have different
+numbers of runs; every task weighs the same. With equal numbers of runs the aggregates are those of the paper. The order
+of a task's runs does not matter.
 
-Intervals come from a bootstrap that draws runs within each task: they tell what other seeds would change, not what
+Intervals come from a bootstrap that draws runs within each task. They say what other seeds would change, not what
 other tasks would. With few runs in each task they are somewhat too narrow, as all such intervals are. Where a task
-has a single run its spread is unknown, and there is no interval.
+has a single run, its spread is unknown and there is no interval.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Scores = Sequence[Sequence[float]] | Sequence[Floats] | Floats
 """[tasks][runs]."""
 Tasks = list[Floats]
-"""An array [..., runs] for each task: the axes in front are those of resamples, which all have."""
+"""An array [..., runs] for each task; the axes in front are those of resamples, the same for all."""
 Statistic = Callable[[Tasks], Floats]
 """From tasks to one number for each resample, [...]."""
 RESAMPLES = 2000
@@ -38,12 +38,12 @@ def task_mean(tasks: Tasks) -> Floats:
 
 
 def middle_mean(tasks: Tasks) -> Floats:
-    """The mean of what is left of all runs without a quarter at either end: the interquartile mean.
+    """The interquartile mean: the mean of all runs without a quarter at either end.
 
-    It is less shaken by outliers than the mean, and by few runs than the median.
+    It depends less on outliers than the mean, and less on single runs than the median.
 
-    As many runs are cut as fit into a quarter. Where tasks have unequally many runs, the same share of the weight is
-    cut, and a run at the edge may count in part.
+    As many runs are cut as fit into a quarter. Where tasks have different numbers of runs, the same share of the weight
+    is cut, and a run at the edge may count in part.
     """
     values = np.concatenate(tasks, axis=-1)
     weights = np.concatenate([np.full(task.shape[-1], 1 / task.shape[-1] / len(tasks)) for task in tasks])
@@ -92,9 +92,7 @@ def probability_of_improvement(ours: Scores, theirs: Scores, seed: int = 0, resa
     """
     mine, yours = _tasks(ours), _tasks(theirs)
     if len(mine) != len(yours):
-        raise InputError(
-            f"scores: {len(mine)} tasks against {len(yours)} are not accepted; accepted: the same tasks for both"
-        )
+        raise InputError(f"scores must have the same tasks on both sides; got {len(mine)} tasks against {len(yours)}")
     again = None
     if _repeated(mine) and _repeated(yours):
         again = _improvement(_drawn(mine, seed, 0, resamples), _drawn(yours, seed, 1, resamples))
@@ -113,7 +111,7 @@ def _tasks(scores: Scores) -> Tasks:
     """Sorted, so that the order of runs plays no part in what is drawn."""
     tasks = [_task(place, task) for place, task in enumerate(scores)]
     if not tasks:
-        raise InputError("scores: no task at all is not accepted; accepted: at least one task")
+        raise InputError("scores must have at least one task; got none")
     return tasks
 
 
@@ -121,10 +119,10 @@ def _task(place: int, scores: ArrayLike) -> Floats:
     task = np.asarray(scores, dtype=np.float64)
     if task.ndim != 1 or not len(task):
         raise InputError(
-            f"scores: task {place} with shape {list(task.shape)} is not accepted; accepted: one number for each run"
+            f"scores: task {place} must have one number for each run; got an array of shape {list(task.shape)}"
         )
     if not np.isfinite(task).all():
-        raise InputError(f"scores: task {place} has a score that is not finite; accepted: finite numbers")
+        raise InputError(f"scores: task {place} must have finite numbers; got {task[~np.isfinite(task)][0]:g}")
     return np.sort(task)
 
 
@@ -139,7 +137,7 @@ def _count(tasks: Tasks) -> int:
 def _drawn(tasks: Tasks, seed: int, side: int, resamples: int) -> Tasks:
     """As many runs as each task has, drawn with replacement: [resamples, runs]. Sides draw independently."""
     if resamples < 1:
-        raise InputError(f"resamples: {resamples} is not accepted; accepted: at least 1")
+        raise InputError(f"resamples must be at least 1; got {resamples}")
     drawn = []
     for place, task in enumerate(tasks):
         generator = streams.generator(seed, "bootstrap", side, place)

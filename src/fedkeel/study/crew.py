@@ -1,4 +1,4 @@
-"""Worker processes that do the tasks of a study; one that is killed is replaced, and its task told as failed."""
+"""Worker processes that do the tasks of a study; one that is killed is replaced, and its task counts as failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Worker:
 
 
 class Crew(AbstractContextManager["Crew"]):
-    """So many workers, each with its share of the cores; they start when they are first needed."""
+    """Workers, each with its share of the cores; they start when they are first needed."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -44,7 +44,7 @@ class Crew(AbstractContextManager["Crew"]):
         self._workers: list[_Worker] = []
 
     def work(self, tasks: Sequence[Task], stop: Stop) -> Iterator[tuple[Task, Reply]]:
-        """Do all tasks, and yield what workers say of them; when a stop is asked for, those that are going on end."""
+        """Do all tasks, and yield the workers' replies; when a stop is asked for, the running tasks end early."""
         waiting, told = deque(tasks), False
         while True:
             if stop.asked and not told:
@@ -71,7 +71,7 @@ class Crew(AbstractContextManager["Crew"]):
         if found is None:
             found = self._start(len(self._workers))
             self._workers.append(found)
-        elif not found.process.is_alive():  # somebody killed it while it had nothing to do
+        elif not found.process.is_alive():  # it was killed while it had nothing to do
             found = self._replaced(found)
         return found
 
@@ -101,7 +101,7 @@ class Crew(AbstractContextManager["Crew"]):
             yield task, reply
 
     def _lost(self, dead: _Worker) -> Reply:
-        """What became of a task whose worker died, who is replaced."""
+        """The reply for a task whose worker died; the worker is replaced."""
         dead.process.join(_PATIENCE)
         code = dead.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
@@ -131,8 +131,8 @@ class Crew(AbstractContextManager["Crew"]):
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals wait meanwhile; processes that are started never get them, as it is for their parent to act on them."""
-    resource_tracker.ensure_running()  # which would let signals through again, if it were started meanwhile
+    """Signals wait meanwhile, and processes that are started never get them: their parent acts on them."""
+    resource_tracker.ensure_running()  # it would let signals through again if it started meanwhile
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -141,7 +141,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _method() -> str:
-    """A server that has imported everything forks workers in no time; where there is none, they import it again."""
+    """A server that has imported everything forks workers quickly; where there is none, each worker imports again."""
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 

@@ -1,4 +1,4 @@
-"""Learning curves over several seeds: one line, and the range that the seeds lie in."""
+"""Learning curves over several seeds: one line, and the range of the seeds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from fedkeel.study.plan import At
 from fedkeel.study.results import Outcome, State
 
 Numbers = NDArray[np.float64]
+Line = tuple[Numbers, Numbers]
+"""Places, which rise, and values."""
 SCALES: tuple[At, ...] = get_args(At)
 ORDER: tuple[State, ...] = ("finished", "going on", "stopped", "pruned", "failed")
-"""Runs of the first state that any is in are drawn."""
+"""Runs of the first of these states that occurs are drawn."""
 
 
 @dataclass(frozen=True)
@@ -27,45 +29,55 @@ class Curve:
     x: Numbers
     mean: Numbers
     low: Numbers
-    """The lowest of the seeds, not a bound of an interval."""
+    """The lowest value of the seeds, not a bound of an interval."""
     high: Numbers
-    """The highest of them."""
+    """The highest value of the seeds."""
     count: int
-    """Seeds that have such values."""
+    """The number of seeds that have such values."""
 
 
 def mean_curve(outcomes: Sequence[Outcome], x: str, y: str, points: int = 200) -> Curve:
     """The mean of a column of the history over a scale (`time`, `rounds`, `uploads` or `bytes`).
 
     It is the mean of the seeds' own lines, which join their evaluations. It is drawn where all seeds have begun and
-    none has ended: at every evaluation of any of them, or, if these are more than `points`, at so many places that are
-    equally far apart.
+    none has ended: at every evaluation of any of them, or, if there are more than `points`, at that many equally spaced
+    places.
 
-    It is that of the finished runs; while none is finished, of those that are going on; and of failed ones only where
-    there are no others. So a run that has just begun, or that broke off, does not cut the curve short.
+    It is drawn from the finished runs; while none is finished, from those that are going on; and from failed ones only
+    where there are no others. So a run that has just begun, or that broke off, does not cut the curve short.
     """
     if x not in SCALES:
         raise unknown("x", x, SCALES)
     if points < 2:
-        raise InputError(f"points: {points} is not accepted; accepted: 2 or more")
+        raise InputError(f"points must be at least 2; got {points}")
     found = {
         state: [line for each in outcomes if each.state == state and (line := _line(each, x, y))] for state in ORDER
     }
-    lines = next(filter(None, found.values()), [])
+    return averaged(next(filter(None, found.values()), []), points)
+
+
+def averaged(lines: Sequence[Line], points: int = 200) -> Curve:
+    """The mean of lines (places, values), the lowest and the highest of them, where all have begun and none has ended.
+
+    A curve has at most so many points.
+    """
     places = _places([line[0] for line in lines], points)
     values = np.stack([np.interp(places, *line) for line in lines]) if lines else np.empty((1, 0))
     return Curve(places, values.mean(0), values.min(0), values.max(0), len(lines))
 
 
-def _line(outcome: Outcome, x: At, y: str) -> tuple[Numbers, Numbers] | None:
-    """A run's own curve, without evaluations that have no such value; None if none has. Of several at the same place,
-    the last counts."""
+def _line(outcome: Outcome, x: At, y: str) -> Line | None:
+    """A run's own curve."""
     record = outcome.record
     if record is None:
         return None
     with record.told_if_damaged("history.jsonl"):
         places = np.array([scale(row, x) for row in record.history], float)
-        values = np.array(record.column(y), float)
+        return line(places, np.array(record.column(y), float))
+
+
+def line(places: Numbers, values: Numbers) -> Line | None:
+    """A curve without evaluations that have no value; None if none has one. Of several at a place, the last counts."""
     known = np.flatnonzero(~np.isnan(values))
     if not len(known):
         return None

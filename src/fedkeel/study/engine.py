@@ -1,4 +1,4 @@
-"""Runs a plan: several runs at a time, what is finished is not repeated, and what fails does not stop the others."""
+"""Runs a plan: several runs at a time; finished runs are not repeated, and a failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Watcher = Callable[["Begun | Moved | Ended"], None]
 
 
 class SettingsError(InputError):
-    """Settings by which a run cannot begin."""
+    """Settings with which a run cannot begin."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What is going to be done."""
+    """What is about to be run."""
 
     cases: Sequence[Case]
-    """Those that are left, in this order."""
+    """The runs that are left, in this order."""
     total: int
-    """Of the whole plan."""
+    """The number of runs of the whole plan."""
     estimates: Mapping[str, Estimate]
     """By the names of the cases, as far as something was measured."""
     jobs: int
@@ -44,7 +44,7 @@ class Begun:
 
     @property
     def seconds(self) -> float | None:
-        """Real ones that all of it takes about, if that can be said."""
+        """Real seconds for everything, estimated, if that can be said."""
         known = [self.estimates[case.name].seconds for case in self.cases if case.name in self.estimates]
         if not known or len(known) < len(self.cases):
             return None
@@ -52,7 +52,7 @@ class Begun:
 
     @property
     def bytes(self) -> int | None:
-        """Memory of all runs that go on at a time, if that can be said."""
+        """Memory of all runs that are active at a time, if that can be said."""
         known = [each.bytes for each in self.estimates.values()]
         return max(known) * min(self.jobs, len(self.cases)) if known else None
 
@@ -73,8 +73,8 @@ def execute(
     """Run what is not finished yet into `store`; with `dry`, only find out what that would take.
 
     A failed run is recorded. When a stop is asked for, runs end after their round, and `StoppedError` says so. `ready`
-    is called when nothing is known to be wrong, before the first run. Without `estimate`, runs that say how they train
-    are not measured beforehand. With `held`, the caller has the folder alone already.
+    is called before the first run, when nothing is known to be wrong. Without `estimate`, runs whose executor is given
+    are not measured beforehand. With `held`, the caller has locked the folder already.
     """
     place, stop = Store(store), stop or Stop()
     tell = watch or (lambda _: None)
@@ -97,7 +97,7 @@ def execute(
 
 
 def _in_order(cases: Sequence[Case]) -> list[Case]:
-    """All variants with the first seed, then with the next: what is there early is a whole comparison."""
+    """All variants with the first seed, then with the next, so that early results are a whole comparison."""
     return sorted(cases, key=lambda case: case.seed)
 
 
@@ -112,9 +112,9 @@ class _Settled:
 
 
 def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool) -> _Settled:
-    """How each run trains; runs that differ in their seed alone do so in the same way, also after a restart.
+    """How each run trains; runs that differ only in their seed train in the same way, also after a restart.
 
-    Bad input is refused. What fails in another way, such as the user's code, fails these runs alone.
+    Bad input is refused. Another failure, such as one in the user's code, fails only these runs.
     """
     keys = {case.name: key(case.experiment) for case in cases}
     found, failed = store.estimates(), dict[str, Refused]()
@@ -142,7 +142,7 @@ def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimat
 
 
 def _check_settings(failed: Mapping[str, Refused], variants: Mapping[str, Case]) -> None:
-    """Refuse bad input: what is wrong with all variants is told of all, and else of the first."""
+    """Refuse bad input: name the first variant, or none if the same is wrong with all."""
     wrong = {name: each.error for name, each in failed.items() if each.exit_code == InputError.exit_code}
     if not wrong:
         return
@@ -200,4 +200,4 @@ def _run(
         left = sum(not complete(store.folder(case.name)) for case in begun.cases)
         if not left:
             return
-        raise StoppedError(f"stopped; {left} of {begun.total} runs are left, and the same command goes on from here")
+        raise StoppedError(f"stopped; {left} of {begun.total} runs are left, and the same command continues from here")

@@ -26,7 +26,7 @@ ROWS: dict[What, Callable[[Results], list[dict[str, Any]]]] = {
     "history": evaluations,
 }
 MOST_PLACES = 6
-"""Scenes whose places a caption names one by one."""
+"""The most scenes whose places a caption names one by one."""
 _LATEX = str.maketrans(
     {**{letter: f"\\{letter}" for letter in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"\\": r"\textbackslash{}"}
@@ -38,7 +38,7 @@ def export(results: Results, path: Path, what: What = "table", form: Format | No
     form = form or SUFFIXES.get(path.suffix.lower())
     if form is None:
         raise InputError(
-            f"out: {path.name} has no ending that says a format; accepted: {', '.join(SUFFIXES)}, or --format"
+            f"out: {path.name} does not end in the name of a format; use {', '.join(SUFFIXES)}, or give --format"
         )
     if form == "parquet":
         _parquet(ROWS[what](results), path)
@@ -52,7 +52,7 @@ def told(results: Results, what: What, form: Format) -> str:
     if form == "csv":
         return as_csv(ROWS[what](results))
     if what != "table":
-        raise InputError(f"format: {form} is not accepted for {what}; accepted: csv or parquet")
+        raise InputError(f"format must be csv or parquet for {what}; got {form}")
     return latex(results) if form == "latex" else markdown(results)
 
 
@@ -63,7 +63,7 @@ def write(path: Path, text: str) -> None:
         with whole(path) as partial:
             partial.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
-        raise InputError(f"out: {path} cannot be written ({error.strerror}); accepted: a file that can") from None
+        raise InputError(f"out: {path} cannot be written ({error.strerror}); choose another file") from None
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -92,11 +92,11 @@ def _parquet(rows: Sequence[dict[str, Any]], path: Path) -> None:
         with whole(path) as partial:
             pyarrow.parquet.write_table(table, partial)
     except OSError as error:
-        raise InputError(f"out: {path} cannot be written ({error.strerror}); accepted: a file that can") from None
+        raise InputError(f"out: {path} cannot be written ({error.strerror}); choose another file") from None
 
 
 def markdown(results: Results) -> str:
-    """A table per scene; the best one is bold, and those that may be are marked by a dot."""
+    """A table per scene; the best variant is bold, and those that may be best are marked by a dot."""
     parts = []
     for scene, found in by_scene(results).items():
         header, rows = cells(results, found, lambda text: f"**{text}**", "·")
@@ -141,7 +141,7 @@ def _plain(text: str) -> str:
 def cells(
     results: Results, found: Sequence[Line], bold: Callable[[str], str], level: str, brief: bool = False
 ) -> tuple[list[str], list[list[str]]]:
-    """(Header, rows) of a scene's lines as words; what no variant has is left out. A brief table fits a terminal."""
+    """(Header, rows) of a scene's lines as words, without columns that are empty. A brief table fits a terminal."""
     measure, metric = results.measure, results.metric
     goal = f"to {_goal(measure.target, metric)}" if measure.target is not None else ""
     unit = metric.percent

@@ -15,13 +15,13 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.config.section import Count, Section, explain
 from fedkeel.config.spelling import flow
 from fedkeel.config.usercode import short
-from fedkeel.errors import InputError, label, shown
+from fedkeel.errors import InputError, UnknownSettingError, label, shown
 from fedkeel.methods import find
 from fedkeel.record.measured import LOSS, Measured, canonical, declared
 from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at, goal, key_of, place_of, says
 
 MARKS = ("variants", "scenes", "base")
-"""Keys of a comparison that an experiment has not."""
+"""Keys of a comparison that an experiment does not have."""
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Settings = dict[str, list[str]]
 
@@ -30,22 +30,28 @@ class StudyFile(Section):
     """A file that names an experiment, scenes and variants, each with settings on top as on the command line."""
 
     about: str = ""
-    """What is compared: the title."""
+    """The title of the comparison."""
     base: str | dict[str, Any] = Field(default_factory=dict)
-    """The experiment: a file, or its settings."""
+    """The experiment that is compared under several settings: the path of its file, or its settings."""
     scenes: Settings = Field(default_factory=dict)
+    """Situations under which all variants are compared, each a name with a list of settings."""
     variants: Settings = Field(default_factory=dict)
+    """What is compared, each a name with a list of settings such as `[algorithm=fedagg]`."""
     seeds: list[Seed] | None = None
+    """The seeds with which every variant runs. The default is 0, 1 and 2."""
     fewer_seeds: dict[str, list[Seed]] = Field(default_factory=dict)
-    """The seeds of variants that run with fewer."""
+    """The seeds of the variants that run with fewer seeds than the others."""
     at: At | None = None
+    """The scale on which runs are compared: equal virtual time, rounds, uploads or bytes. The default is time if a
+    method is asynchronous, and rounds otherwise."""
     until: Annotated[float, Field(gt=0)] | None = None
-    """Where runs are compared on that scale, if not at the end of the shortest."""
+    """The value on that scale at which runs are compared. The default is the end of the shortest run."""
     last: Count = 1
-    """Evaluations whose mean is called the final result."""
+    """The number of last evaluations whose mean is the final result."""
     target: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """A value of the metric: the table also says what it took to reach it."""
     reference: str | None = None
+    """The variant with which the others are compared. The default is FedAvg, or the first variant."""
     metric: str | None = None
     """The metric by which runs are compared. The default is the first metric of the experiment."""
 
@@ -53,21 +59,23 @@ class StudyFile(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise explain(error, type(self)) from None
+            raise explain(error, type(self), advise=_in_base) from None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for kind, names in (("scenes", self.scenes), ("variants", self.variants)):
             for name in names:
                 if not name.strip() or not name.isprintable():
-                    raise InputError(f"{kind}: the name {shown(name)} is not accepted; accepted: one line of text")
+                    raise InputError(f"{kind}: a name must be one line of text; got {shown(name)}")
         for name in self.fewer_seeds:
             if name not in self.variants:
-                raise InputError(f"fewer_seeds: {label(name)} is no variant; accepted: {', '.join(self.variants)}")
+                raise InputError(
+                    f"fewer_seeds: {label(name)} is not a variant; choose from {', '.join(self.variants) or 'none'}"
+                )
             seeds = [0, 1, 2] if self.seeds is None else self.seeds
             if not {*self.fewer_seeds[name]} & {*seeds}:
                 raise InputError(
-                    f"fewer_seeds: {label(name)} would run with no seed; accepted: one of {', '.join(map(str, seeds))}"
+                    f"fewer_seeds: {label(name)} would run with no seed; give it some of {', '.join(map(str, seeds))}"
                 )
             check_seeds(self.fewer_seeds[name])
         return self
@@ -87,13 +95,18 @@ class StudyFile(Section):
         return found
 
 
+def _in_base(error: UnknownSettingError) -> str:
+    """Settings of the experiment belong into `base`."""
+    return "" if error.section or error.key not in Experiment.model_fields else f"write it as base.{error.key}"
+
+
 def is_study(path: Path) -> bool:
     """Whether a file describes a comparison rather than an experiment."""
     return _is_marked(yamltext.read(path))
 
 
 def _is_marked(values: Mapping[Any, Any]) -> bool:
-    """By its keys; where none tells it from an experiment, also by one that is misspelt."""
+    """Judged by its keys; a misspelt one also counts where no key belongs to an experiment."""
     if any(mark in values for mark in MARKS):
         return True
     if any(key in Experiment.model_fields for key in values):
@@ -102,9 +115,9 @@ def _is_marked(values: Mapping[Any, Any]) -> bool:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Refuse none at all, and one that is given twice."""
+    """Refuse an empty list, and a seed that is given twice."""
     if not seeds or len({*seeds}) < len(seeds):
-        raise InputError(f"seeds: {shown([*seeds])} is not accepted; accepted: different numbers, at least one")
+        raise InputError(f"seeds must be different numbers, at least one; got {shown([*seeds])}")
 
 
 def comparison(
@@ -120,7 +133,7 @@ def comparison(
     command: str = "",
     metric: str | None = None,
 ) -> Comparison:
-    """The plan: what a command says stands above what the file says."""
+    """The plan; the command's settings override those of the file."""
     assert isinstance(given.base, dict)
     variants = _variants(given, overrides, algorithms, only)
     lists = [values(word) for word in vary]
@@ -150,16 +163,16 @@ def _variants(
     given: StudyFile, overrides: Sequence[str], algorithms: Sequence[str], only: Sequence[str]
 ) -> Mapping[str, Sequence[str]]:
     if algorithms and given.variants:
-        raise InputError("algorithms: the file has variants; accepted: only one of them (--only chooses variants)")
-    if len({*algorithms}) < len(algorithms):
-        raise InputError(f"algorithms: {', '.join(algorithms)}: one is named twice; accepted: each once")
+        raise InputError("algorithms: the file has variants already; remove --algorithms, or choose some with --only")
+    if twice := next((name for name in algorithms if algorithms.count(name) > 1), None):
+        raise InputError(f"algorithms: {label(twice)} is given twice; keep one of the two")
     for name in algorithms:
         find(name, "algorithms")
     if given.variants:
         chosen = chosen_variants(given.variants, only)
         return {name: given.variants[name] for name in chosen}
     if only:
-        raise InputError("only: there are no variants to choose from; accepted: --algorithms, or a file with variants")
+        raise InputError("only: there are no variants to choose from; give --algorithms, or a file with variants")
     if algorithms:
         return {name: [f"algorithm={name}"] for name in algorithms}
     assert isinstance(given.base, dict)
@@ -167,28 +180,28 @@ def _variants(
 
 
 def chosen_variants(variants: Mapping[str, Any], only: Sequence[str]) -> list[str]:
-    """Those that are named, or all."""
+    """The variants that are named, or all."""
     for name in only:
         if name not in variants:
-            raise InputError(f"only: {label(name)} is no variant; accepted: {'; '.join(variants)}")
+            raise InputError(f"only: {label(name)} is not a variant; choose from {', '.join(map(shown, variants))}")
     return [name for name in variants if not only or name in only]
 
 
 def _check_free(
     asked: Sequence[str], scenes: Mapping[str, Sequence[str]], variants: Mapping[str, Sequence[str]]
 ) -> None:
-    """Refuse settings for all runs that a scene or a variant has, too: its name would no longer say what it is."""
+    """Refuse settings for all runs that a scene or a variant also has: its name would no longer say what it is."""
     keys = [key_of(word) for word in asked]
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice is not None:
-        raise InputError(f"{label(twice)}: it is set twice; accepted: one value, or several with --vary alone")
+        raise InputError(f"{label(twice)} is set twice; give it one value, or several with --vary alone")
     for kind, named in (("scene", scenes), ("variant", variants)):
         for name, settings in named.items():
             for key, own in zip(keys, asked, strict=True):
                 if any(says(word, key) or says(own, key_of(word)) for word in settings):
                     raise InputError(
-                        f"{label(key)}: the {kind} {label(name)} sets it, too; accepted: settings that no scene and no "
-                        "variant has"
+                        f"{label(key)} is also set by the {kind} {label(name)}; set it for all runs only if no scene "
+                        "and no variant does"
                     )
 
 
@@ -208,13 +221,13 @@ def values(word: str) -> tuple[str, list[str]]:
     """`local.lr=0.01,0.1` as (key, [values]); a value that holds commas stands in brackets or quotes."""
     key, equals, text = word.partition("=")
     if not equals or not key or not text:
-        raise InputError(f"{shown(word)} is not accepted; accepted: KEY=VALUE,VALUE, such as local.lr=0.01,0.1")
+        raise InputError(f"values to try must be KEY=VALUE,VALUE, such as local.lr=0.01,0.1; got {shown(word)}")
     told = yamltext.parse(key, f"[{text}]")
     if not isinstance(told, list) or not told:
-        raise InputError(f"{label(key)}: {shown(text)} is not accepted; accepted: values with commas between them")
+        raise InputError(f"{label(key)} must have values with commas between them; got {shown(text)}")
     found = [flow(value) for value in told]
     if len({*found}) < len(found):
-        raise InputError(f"{label(key)}: {shown(text)}: a value is given twice; accepted: each once")
+        raise InputError(f"{label(key)}: a value is given twice in {shown(text)}; keep one of the two")
     return key, found
 
 
@@ -271,7 +284,7 @@ def _title(cases: Sequence[Case]) -> str:
         _listed(dict.fromkeys(names))
         for names in (
             [case.variant for case in cases],
-            [short(case.experiment.dataset.name) for case in cases],
+            [short(case.experiment.dataset.label) for case in cases],
             [short(case.experiment.model.name) for case in cases],
         )
     )

@@ -1,4 +1,4 @@
-"""The file of a plan: what is compared, by names and settings. Who reads it imports no code of the user's."""
+"""The file of a plan: what is compared, by names and settings. Reading it imports no code of the user's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeptCase(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[^/\\\x00]*[^/\\\x00.][^/\\\x00]*$")]
-    """Of its folder: no path that leads elsewhere."""
+    """The name of its folder; no path that leads elsewhere."""
     scene: str
     variant: str
     seed: Annotated[int, Field(ge=0)]
@@ -52,7 +52,7 @@ def read(told: Any) -> KeptPlan:
     if not isinstance(told, dict) or not isinstance(told.get("schema"), int):
         raise _damaged("it is no plan")
     if told["schema"] > SCHEMA:
-        raise InputError(f"fedkeel {label(str(told.get('fedkeel')))} wrote it; accepted: that version")
+        raise InputError(f"fedkeel {label(str(told.get('fedkeel')))} wrote it, a later version; install that version")
     try:
         return KeptPlan.model_validate(told)
     except ValidationError as error:
@@ -61,7 +61,7 @@ def read(told: Any) -> KeptPlan:
 
 
 def _damaged(what: str) -> InputError:
-    return InputError(f"{PLAN} is missing or damaged ({label(what)}); accepted: a folder made by fedkeel compare")
+    return InputError(f"{PLAN} is missing or damaged ({label(what)}); name a folder made by fedkeel compare")
 
 
 def told(plan: Comparison) -> dict[str, Any]:

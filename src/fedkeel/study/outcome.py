@@ -1,4 +1,4 @@
-"""A run that is compared, and what it came to."""
+"""A run that is compared, and its result."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedkeel.record.runs import RunRecord
 from fedkeel.study.plan import Measure
 
 FEW = 3
-"""Evaluations that it takes at least to judge a run that has more."""
+"""The fewest evaluations by which a run with more of them is judged."""
 State = Literal["finished", "failed", "pruned", "going on", "stopped", "not begun"]
-"""A run that was stopped or killed is `stopped` until somebody goes on with it; a search prunes trials."""
+"""A run that was stopped or killed is `stopped` until it is continued; a search prunes trials."""
 LEFT: tuple[State, ...] = ("going on", "stopped", "not begun")
-"""Of runs that are still to come to their end."""
+"""The states of runs that have not ended yet."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,29 @@ class Listed:
     seed: int
     folder: Path
     failure: str | None = None
-    """Why it came to no end, if so."""
+    """Why it failed, if it did."""
     pruned: bool = False
-    """Whether that is because a search stopped it early."""
+    """Whether it failed because a search stopped it early."""
 
 
 @dataclass(frozen=True)
 class Outcome(Listed):
-    """What a run came to."""
+    """The result of a run."""
 
     state: State = "not begun"
     record: RunRecord | None = None
-    """Its experiment and history; none before it has begun."""
+    """Its experiment and history; None before it has begun."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Of a finished run."""
+    """The summary of a finished run."""
     kept: int = 0
-    """Evaluations up to where runs are compared."""
+    """The number of evaluations up to where runs are compared."""
     measure: Measure = field(default_factory=Measure)
     metric: Measured = ACCURACY
     """What it is compared by."""
 
     @property
     def broken(self) -> bool:
-        """Whether it came to no end, and will not."""
+        """Whether it failed or was stopped early by a search."""
         return self.state in ("failed", "pruned")
 
     @property
@@ -101,7 +101,7 @@ class Outcome(Listed):
 
     @property
     def position(self) -> dict[str, Any]:
-        """The last evaluation up to there; nothing where there is none."""
+        """The last evaluation up to there; empty where there is none."""
         return self.history[self.kept - 1] if self.kept else {}
 
     @cached_property
@@ -119,17 +119,17 @@ class Outcome(Listed):
 
     @property
     def seconds_to_target(self) -> float | None:
-        """Virtual seconds."""
+        """Virtual seconds until the target."""
         return self._reached["virtual_seconds"] if self._reached else None
 
     @property
     def uploads_to_target(self) -> int | None:
-        """Uploads that were let in."""
+        """Uploads that passed the gate until the target."""
         return self._reached["updates"] if self._reached else None
 
     @property
     def bytes_to_target(self) -> int | None:
-        """Up and down."""
+        """Bytes up and down until the target."""
         return self._reached["bytes_up"] + self._reached["bytes_down"] if self._reached else None
 
     @property
@@ -146,6 +146,6 @@ class Outcome(Listed):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What the method says of its last round."""
+        """What the method reports about its last round."""
         rows = list(self.record.rounds()) if self.record else []
         return rows[-1] if rows else {}

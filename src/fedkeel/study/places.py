@@ -10,7 +10,7 @@ UNITS: dict[At, str] = {"time": "virtual seconds", "rounds": "rounds", "uploads"
 
 
 def scale(row: dict[str, Any], at: At) -> float:
-    """Where on a scale an evaluation is."""
+    """The place of an evaluation on a scale."""
     match at:
         case "time":
             return float(row["virtual_seconds"])

@@ -31,11 +31,11 @@ class Measure:
 
     at: At = "rounds"
     until: float | None = None
-    """Where on that scale; by default at the end of the shortest run of a scene."""
+    """The place on that scale; by default the end of the shortest run of a scene."""
     last: int = 1
-    """Evaluations up to there whose mean is called the final result."""
+    """The number of last evaluations up to there whose mean is the final result."""
     target: float | None = None
-    """A value of the metric: what it took to get there is told as well."""
+    """A value of the metric; the table also says what it took to reach it."""
     reference: str | None = None
     """The variant that the others are compared with, seed by seed."""
     metric: str | None = None
@@ -45,9 +45,9 @@ class Measure:
 
     def __post_init__(self) -> None:
         if self.last < 1:
-            raise InputError(f"last: {self.last} is not accepted; accepted: at least 1")
+            raise InputError(f"last must be at least 1; got {self.last}")
         if self.until is not None and not self.until > 0:
-            raise InputError(f"until: {self.until:g} is not accepted; accepted: a number above 0")
+            raise InputError(f"until must be greater than 0; got {self.until:g}")
         if self.target is not None and not isfinite(self.target):
             raise InputError(f"target must be a finite number; got {self.target:g}")
 
@@ -57,9 +57,9 @@ class Case:
     """One run of a plan."""
 
     name: str
-    """Of its folder: the same whenever the plan is made again."""
+    """The name of its folder, the same whenever the plan is made again."""
     scene: str
-    """Under which circumstances; empty where a plan has only one scene."""
+    """The circumstances; empty where a plan has only one scene."""
     variant: str
     """What is compared: a method, or a setting of one."""
     seed: int
@@ -74,45 +74,45 @@ class Comparison:
     cases: tuple[Case, ...]
     measure: Measure
     command: str = ""
-    """Repeats it."""
+    """The command that repeats it."""
 
     def __post_init__(self) -> None:
         if not self.cases:
-            raise InputError("comparison: it has no runs; accepted: at least one variant and one seed")
+            raise InputError("comparison: it has no runs; give at least one variant and one seed")
         check_count(len(self.cases))
         names = Counter(case.name.lower() for case in self.cases)
         twice = next((case for case in self.cases if names[case.name.lower()] > 1), None)
         if twice is not None:
             raise InputError(
                 f"comparison: two runs are called {label(twice.name)} (variant {label(twice.variant)}, seed "
-                f"{twice.seed}); accepted: another name for one of them"
+                f"{twice.seed}); give one of them another name"
             )
         reference = self.measure.reference
         if reference is not None and reference not in self.variants:
             raise InputError(
-                f"reference: {label(reference)} is no variant of this comparison; accepted: {', '.join(self.variants)}"
+                f"reference: {label(reference)} is not a variant; choose one of {', '.join(self.variants)}"
             )
 
     @property
     def scenes(self) -> list[str]:
-        """In order."""
+        """The scenes, in order."""
         return list(dict.fromkeys(case.scene for case in self.cases))
 
     @property
     def variants(self) -> list[str]:
-        """In order."""
+        """The variants, in order."""
         return list(dict.fromkeys(case.variant for case in self.cases))
 
     @property
     def seeds(self) -> list[int]:
-        """In order."""
+        """The seeds, in order."""
         return sorted({case.seed for case in self.cases})
 
 
 def check_count(runs: int) -> None:
-    """Refuse more than anybody would run."""
+    """Refuse more runs than anybody would run."""
     if runs > MOST_RUNS:
-        raise InputError(f"comparison: {runs:,} runs are not accepted; accepted: at most {MOST_RUNS:,}")
+        raise InputError(f"comparison: it must have at most {MOST_RUNS:,} runs; got {runs:,}")
 
 
 def cross(
@@ -125,9 +125,9 @@ def cross(
 ) -> tuple[Case, ...]:
     """Every variant in every scene with every seed; `only` has the seeds of variants that run with fewer.
 
-    Scenes and variants are lists of settings as on the command line. They stand on top of the base, first those of the
-    scene, then those of the variant. What is `asked` for all runs of a scene is around them: sections below, so that a
-    variant may change a setting of one, and single settings above.
+    Scenes and variants are lists of settings as on the command line. They override the base, first those of the scene,
+    then those of the variant. Settings that are `asked` for all runs of a scene go around them: sections come first, so
+    that a variant may change a setting in them, and single settings come last.
     """
     check_count(len(scenes) * len(variants) * len(seeds))
     cases = []
@@ -147,29 +147,29 @@ def cross(
 
 
 def _described(base: Mapping[str, Any], layers: Sequence[Sequence[str]], seed: str, where: str) -> Experiment:
-    """Layers of settings on top of each other: what comes later replaces what came before."""
+    """Layers of settings; later ones replace earlier ones."""
     try:
         settings: list[str] = []
         for layer in layers:
             settings = [*(word for word in settings if not _replaced(word, layer)), *layer]
         given = next((word for word in settings if key_of(word) == "seed"), None)
         if given is not None:
-            raise InputError(f"seed: {given} is not accepted here; accepted: --seeds, or seeds in the file")
+            raise InputError(f"{given} cannot be set here; use --seeds, or seeds in the file")
         return Experiment.build(base, [*settings, seed])
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
 def _replaced(word: str, layer: Sequence[str]) -> bool:
-    """Whether a layer sets the same; a section that would undo a setting without saying anything of it is refused."""
+    """Whether a layer sets the same; a section that would silently undo a setting is refused."""
     key = key_of(word)
     if any(says(other, key) for other in layer):
         return True
     section = next((other for other in map(key_of, layer) if key.startswith(f"{other}.")), None)
     if section is not None:
         raise InputError(
-            f"{label(section)}: it would undo {label(word)}, which a scene or the command sets; accepted: {label(key)} "
-            f"beside {label(section)}, in the same place"
+            f"{label(section)} would undo {label(word)}, which a scene or the command sets; set {label(key)} beside "
+            f"{label(section)}, in the same place"
         )
     return False
 
@@ -181,7 +181,7 @@ def key_of(word: str) -> str:
 
 
 def says(word: str, asked: str) -> bool:
-    """Whether a setting says what is asked; a section in braces says what it holds."""
+    """Whether a setting sets the key `asked`; a section in braces sets the keys that it holds."""
     key = key_of(word)
     if key == asked:
         return True
@@ -214,7 +214,7 @@ def goal(settings: Mapping[str, Any], first: str) -> tuple[str, float | None]:
 
 
 def case_name(scene: str, variant: str, seed: int) -> str:
-    """A folder's name; what had to be left out of a long or odd one is told apart by a digest."""
+    """A folder's name; long or odd names are shortened and told apart by a digest."""
     words = "-".join(filter(None, (scene, variant)))
     plain = re.sub(r"[^A-Za-z0-9.%+=_]+", "-", words).strip("-.")
     if plain != words.replace(", ", "-").replace(" ", "-") or len(plain) > LONGEST_NAME:

@@ -1,4 +1,4 @@
-"""The papers' results run again: what is left to run is run, and what came out is set beside the papers' figures."""
+"""Runs the papers' experiments again, as far as they are not run yet, and compares with the papers' figures."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Reproduced:
     plan: ItemPlan
     lines: tuple[Line, ...]
     folder: Path
-    """That its files are in."""
+    """The folder of its files."""
     labels: tuple[Labels, ...] = ()
-    """Of an item about data."""
+    """The labels of an item about data."""
     command: str = ""
-    """Repeats it."""
+    """The command that repeats it."""
 
     @property
     def failed(self) -> list[Line]:
-        """Lines whose runs failed, or do not tell what the line shows."""
+        """Lines whose runs failed, or did not record what the line shows."""
         return [line for line in self.lines if line.state.startswith(FAILURES)]
 
     def comparison(self) -> Comparison | None:
-        """Its runs as any others that are compared, rows as scenes and columns as variants; none where none are run."""
+        """Its runs as a comparison, with rows as scenes and columns as variants; None if there are no runs."""
         found = cases([self.plan])
         targets = {case.experiment.target_accuracy for case in found}
         names = [case.variant for case in found]
@@ -62,8 +62,8 @@ def reproduce(
 ) -> list[Reproduced]:
     """Run what the plans need and is not there yet; write a table for each item, and return them all.
 
-    Runs are in `out/runs`, shared by all items; at the scale `tiny`, without their weights. `command` says how an item
-    is repeated, which is written into its table and its page.
+    Runs are in `out/runs`, shared by all items; at the scale `tiny`, without their weights. `command` gives the command
+    that repeats an item, which is written into its table and its page.
     """
     plans = fetched(plans)
     if runs := cases(plans):
@@ -75,7 +75,7 @@ def reproduce(
 
 
 def _without_weights(out: Path, watch: Watcher | None) -> Watcher:
-    """Nobody needs the models of the smallest runs, of which there are gigabytes: what ended keeps its rows alone."""
+    """Deletes the models of runs that ended: those of the smallest runs are of no use, and take gigabytes."""
 
     def take(event: Begun | Moved | Ended) -> None:
         if isinstance(event, Ended) and event.state == "finished":

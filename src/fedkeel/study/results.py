@@ -1,4 +1,4 @@
-"""What the runs of a comparison came to: read from their folders, and cut off where they are compared."""
+"""The results of a comparison's runs, read from their folders and cut off where the runs are compared."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from fedkeel.study.store import Store
 
 __all__ = ["LEFT", "Listed", "Outcome", "Results", "State", "collect", "results"]
 LONGER = 1.25
-"""A run that is so many times as long as the shortest is told of."""
+"""A run that is this many times as long as the shortest is mentioned."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The runs of a comparison, with what they came to."""
+    """The runs of a comparison with their results."""
 
     title: str
     measure: Measure
     outcomes: tuple[Outcome, ...]
     limits: dict[str, float]
-    """By scene: where on the scale of the measure its runs are compared; none where no run is finished."""
+    """For each scene with a finished run, the place on the measure's scale where its runs are compared."""
     stopped: frozenset[str] = frozenset()
-    """Scenes with runs that stopped at their target: results are not compared there, only what it took."""
+    """Scenes with runs that stopped at their target: results are not compared there, only the cost to the target."""
     notes: tuple[str, ...] = ()
     """What a reader should know, in sentences."""
     command: str = ""
-    """Repeats it."""
+    """The command that repeats it."""
     planned: bool = False
-    """Whether the command also goes on with runs that were stopped."""
+    """Whether the command also continues runs that were stopped."""
     metric: Measured = ACCURACY
     """What runs are compared by."""
 
@@ -68,17 +68,17 @@ class Results:
 
     @property
     def scenes(self) -> list[str]:
-        """In order."""
+        """The scenes, in order."""
         return list(dict.fromkeys(each.scene for each in self.outcomes))
 
     @property
     def variants(self) -> list[str]:
-        """In order."""
+        """The variants, in order."""
         return list(dict.fromkeys(each.variant for each in self.outcomes))
 
     @property
     def seeds(self) -> list[int]:
-        """In order."""
+        """The seeds, in order."""
         return sorted({each.seed for each in self.outcomes})
 
     @cached_property
@@ -94,7 +94,7 @@ class Results:
 
 
 def collect(plan: Comparison | KeptPlan, store: Path) -> Results:
-    """The runs of a plan as they are now; runs that are going on or have not begun are told as such."""
+    """The runs of a plan as they are now, including those that are going on or have not begun."""
     described = plan.cases[0].experiment
     names = described.get("metrics") if isinstance(described, dict) else described.metrics
     first = next(iter(declared(names)), ACCURACY)
@@ -126,7 +126,7 @@ def results(
     planned: bool = False,
     first: Measured = ACCURACY,
 ) -> Results:
-    """What runs came to, wherever they are; `first` is what they are compared by as long as none has begun."""
+    """The results of runs, wherever they are; `first` is the metric to name while no run has begun."""
     read = [_read(each, measure) for each in listed]
     metric = _metric([each.record for each in read if each.record], measure, first)
     metric.check_target(measure.target)
@@ -173,7 +173,7 @@ def _read(listed: Listed, measure: Measure) -> Outcome:
 
 
 def _check_whole(record: RunRecord, summary: dict[str, Any]) -> None:
-    """Refuse a finished run of which rows are missing."""
+    """Refuse a finished run with missing rows."""
     if not record.history:
         raise _damaged(record.path, "history.jsonl has no row")
     first, last = record.metrics[0].name, record.history[-1]
@@ -195,8 +195,7 @@ def _state(listed: Listed) -> State:
 
 def _damaged(folder: Path, what: str) -> InputError:
     return InputError(
-        f"run folder {label(str(folder))} is damaged ({what}); accepted: a folder made by fedkeel run (delete this one "
-        "to run it again)"
+        f"run folder {label(str(folder))} is damaged ({what}); delete it to run it again, or name another one"
     )
 
 
@@ -211,7 +210,7 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _stopped(outcome: Outcome) -> bool:
-    """Whether a run ended because it reached its target: had it gone on, it would be compared elsewhere."""
+    """Whether a run ended because it reached its target, so that it cannot be compared at an equal place."""
     assert outcome.record is not None
     record = outcome.record
     if not record.experiment.get("stop_at_target"):
@@ -239,7 +238,7 @@ def _cut(outcome: Outcome, limit: float) -> Outcome:
 
 
 def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]:
-    """Runs of which much is not looked at, because another one was much shorter."""
+    """A note on runs whose later part does not count, because another run was much shorter."""
     at = runs[0].measure.at
     ends = {run.name: _end(run, at) for run in runs}
     first = min(runs, key=lambda run: ends[run.name])
@@ -248,14 +247,13 @@ def _passed_over(where: str, limit: float, runs: Sequence[Outcome]) -> list[str]
         return []
     more = "limit_seconds and enough rounds" if at == "time" else "as many rounds for all"
     return [
-        f"{where}compared at {words(limit, at)}, where {first.variant} (seed {first.seed}) ended; what came "
-        f"later does not count: {', '.join(longer)} went on to {words(max(ends.values()), at)} (to compare elsewhere, "
-        f"set {more})"
+        f"{where}compared at {words(limit, at)}, where {first.variant} (seed {first.seed}) ended; later results do not "
+        f"count, though {', '.join(longer)} went on to {words(max(ends.values()), at)} (to compare later, set {more})"
     ]
 
 
 def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, float]) -> list[str]:
-    """What a reader should know of where runs are compared."""
+    """What a reader should know about the place where runs are compared."""
     found = []
     for scene, limit in limits.items():
         where = f"{scene}: " if scene else ""
@@ -267,7 +265,7 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
             first = min(done, key=lambda each: _end(each, measure.at))
             found.append(
                 f"{where}compared at {words(limit, measure.at)}, where {first.variant} (seed {first.seed}) "
-                f"ended, not at {words(measure.until, measure.at)}: with more rounds, it would go on till then"
+                f"ended, not at {words(measure.until, measure.at)}; with more rounds, it would continue until then"
             )
         elif measure.until is None:
             found += _passed_over(where, limit, done)

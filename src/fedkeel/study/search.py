@@ -1,7 +1,7 @@
 """A search for good settings with Optuna: trials one after the other, all seeds of a trial side by side.
 
-A trial that falls behind the median of earlier ones is stopped early. The search depends on nothing but its seed, so
-one that was interrupted goes on as if it had not been.
+A trial that falls behind the median of earlier ones is stopped early. The search depends only on its seed, so an
+interrupted search continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _T = TypeVar("_T")
 WARM = 5
 """Trials before any is stopped early."""
 PLACES = 20
-"""On the virtual clock, at which trials that are compared there are looked at."""
+"""Places on the virtual clock at which trials are compared."""
 _MISHAPS = (DIED, MishapError.__name__)
-"""Kinds of failures that say nothing of the settings."""
+"""Kinds of failures that say nothing about the settings."""
 
 
 def search(
     what: Search, place: Path, *, jobs: int | None, watch: Watcher, tell: Callable[[Trial], None], stop: Stop
 ) -> list[Trial]:
-    """Try settings until there are as many as asked for; what was tried before is read, not tried again.
+    """Try settings until there are as many trials as asked for; earlier trials are read, not tried again.
 
     Settings that cannot be run are recorded as failed. When a stop is asked for, `StoppedError` says what is done.
     """
@@ -52,7 +52,7 @@ def search(
             _Searcher(what, store, jobs, watch, stop).go_on(done, tell)
         except StoppedError:
             raise StoppedError(
-                f"stopped; {len(done)} of {what.trials} trials are done, and the same command goes on from here"
+                f"stopped; {len(done)} of {what.trials} trials are done, and the same command continues from here"
             ) from None
         finally:
             stop.heard = False
@@ -128,7 +128,7 @@ class _Searcher:
             return found
 
     def _check_first(self) -> None:
-        """Refuse a search of which not even the first values can be run, as where its data are missing."""
+        """Refuse a search whose first values cannot be run either, for example because its data are missing."""
         cases = self.what.cases(self.what.first)
         execute(cases, self.store.path, jobs=self.jobs, stop=PartStop(self.stop), dry=True)
 
@@ -144,7 +144,7 @@ def _tried_before(trial: Trial, done: Sequence[Trial], asked: Any) -> Trial | No
 
 
 def _failed(trial: Trial, error: InputError) -> Trial:
-    """A trial whose settings are refused; that it is these is known."""
+    """A trial whose settings are refused; the message need not repeat them."""
     return replace(trial, state="failed", why=str(error).removeprefix(f"{place_of('', trial.variant)}: "))
 
 
@@ -188,16 +188,16 @@ class _Attempt:
         return {"steps": self._steps, **metric}
 
     def _pruned(self) -> Trial:
-        """Also of runs that ended or failed meanwhile: how many do depends on the machine."""
+        """All runs count as pruned, also those that ended or failed meanwhile: which do depends on the machine."""
         for case in self._cases:
             self._store.fail(case.name, PRUNED, "behind the median of earlier trials")
         return replace(self._trial, value=self._steps[max(self._steps)], state="pruned", **self._told)
 
     def _failure(self, case: Case) -> str | None:
-        """Why a run failed, if it did; settings are not judged by one that failed for another reason than them."""
+        """Why a run failed, if it did; a failure that is not due to the settings ends the search."""
         why = self._store.failure(case.name)
         if why and self._store.kind(case.name) in _MISHAPS:
-            raise MishapError(f"{case.name} failed: {why}; the same command tries again")
+            raise MishapError(f"{case.name} failed: {why}; run the same command to try again")
         return why
 
     def _value(self) -> float | None:
@@ -223,7 +223,7 @@ class _Attempt:
 
     def _curve(self, case: Case) -> dict[int, float]:
         folder = self._store.folder(case.name)
-        ended = complete(folder)  # looked at first: then the history is whole
+        ended = complete(folder)  # asked first, so that the history is whole
         if not begun(folder):
             return {}
         record = RunRecord.begun(folder)
@@ -235,8 +235,8 @@ class _Attempt:
 def steps(record: RunRecord, measure: Measure, ended: bool) -> dict[int, float]:
     """A run's metric by round, or by the places of the virtual clock that it has passed, as runs are compared.
 
-    It is that of the validation set where there is one. Nothing where it is not defined, or where it is known only at
-    the end of all trials at what they are compared.
+    It is that of the validation set where there is one. Empty where the place at which trials are compared is known
+    only when all have ended.
     """
     found: dict[int, float] = {}
     with record.told_if_damaged("history.jsonl"):
@@ -249,7 +249,7 @@ def steps(record: RunRecord, measure: Measure, ended: bool) -> dict[int, float]:
 
 
 def _at_places(times: Sequence[float], values: Sequence[float], until: float, ended: bool) -> dict[int, float]:
-    """The last evaluation up to each place; of a run that goes on, where a later one shows that it was the last."""
+    """The last evaluation up to each place; while a run goes on, only where a later one shows that it was the last."""
     counts = {place: bisect_right(times, until * place / PLACES * (1 + 1e-12)) for place in range(1, PLACES + 1)}
     return {place: values[count - 1] for place, count in counts.items() if count and (ended or count < len(times))}
 
@@ -262,10 +262,10 @@ def _open(what: Search, store: Store) -> list[Trial]:
         part = next((name for name in told if before.get(name) != told[name]), None)
         if part is not None:
             raise InputError(
-                f"out: {label(str(place))} belongs to another search (with another {part}); accepted: another folder"
+                f"out: {label(str(place))} belongs to another search (with another {part}); choose another folder"
             )
     elif store.holds_more_than(SEARCH):
-        raise InputError(f"out: {label(str(place))} holds something else; accepted: a new or empty folder")
+        raise InputError(f"out: {label(str(place))} holds something else; choose a new or empty folder")
     store.write(SEARCH, told)
     if not (place / TRIALS).exists():
         return []
@@ -287,7 +287,7 @@ def _parsed(path: Path, parse: Callable[[str], _T]) -> _T:
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        raise InputError(f"out: {label(str(path))} is damaged; accepted: another folder") from None
+        raise InputError(f"out: {label(str(path))} is damaged; choose another folder") from None
 
 
 def _frozen(trial: Trial, space: Mapping[str, Any]) -> Any:

@@ -31,7 +31,7 @@ _TESTED = 512
 
 
 def key(experiment: Experiment) -> str:
-    """Runs with the same one train in the same way: they differ in their seed alone."""
+    """Runs with the same key train in the same way: they differ only in name and seed."""
     told = experiment.model_dump(mode="json", exclude={"name", "seed"})
     return sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
@@ -41,7 +41,7 @@ def estimate(experiment: Experiment) -> Estimate:
     experiment, data, module = prepare(experiment)
     rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
-    remembered(experiment, flat.layout)  # which refuses a folder that is of no use
+    remembered(experiment, flat.layout)  # refuses a folder that is of no use
     workshop = Workshop(
         copy.deepcopy(module),
         data,
@@ -61,7 +61,7 @@ def estimate(experiment: Experiment) -> Estimate:
 
 
 def _rounds(experiment: Experiment, data: FederatedData, nbytes: int) -> float:
-    """How many there will be about, where the virtual clock ends a run; faults and hours are not thought of."""
+    """The estimated number of rounds where the virtual clock ends a run; faults and availability are not counted."""
     if experiment.limit_seconds is None:
         return experiment.rounds
     samples, epochs = whole_jobs(data.sizes, experiment.local)
@@ -83,7 +83,7 @@ def _rounds(experiment: Experiment, data: FederatedData, nbytes: int) -> float:
 
 
 def _round_seconds(experiment: Experiment, workshop: Workshop, choice: Choice, flat: FlatModel) -> float:
-    """Of the training of a round, as the choice was made by it, or as measured now."""
+    """Seconds of a round's training, as measured for the choice, or as measured now."""
     known = choice.seconds.get(choice.settings.label)
     if known is not None:
         return known
@@ -108,6 +108,6 @@ def _test_seconds(workshop: Workshop, choice: Choice, flat: FlatModel) -> float:
 
 
 def _memory() -> int:
-    """Bytes that this process has used at most."""
+    """The most bytes that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used if sys.platform == "darwin" else 1024 * used

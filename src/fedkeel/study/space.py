@@ -21,7 +21,7 @@ LOGARITHMIC = 10
 
 @dataclass(frozen=True)
 class Bounds:
-    """Numbers between two."""
+    """The numbers between two bounds."""
 
     low: float
     high: float
@@ -35,16 +35,14 @@ class Bounds:
         low, dots, high = text.partition("..")
         ends = [yamltext.parse(key, end) for end in (low, high)] if key and dots else []
         if not ends or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends):
-            raise InputError(
-                f"range: {shown(word)} is not accepted; accepted: KEY=LOW..HIGH, such as local.lr=0.001..1"
-            )
+            raise InputError(f"range must be KEY=LOW..HIGH, such as local.lr=0.001..1; got {shown(word)}")
         if not (isfinite(ends[0]) and isfinite(ends[1]) and ends[0] < ends[1]):
-            raise InputError(f"range: {shown(word)} is not accepted; accepted: a lower bound below the upper one")
+            raise InputError(f"range must have a lower bound below the upper one; got {shown(word)}")
         return key, cls(*ends)
 
     @property
     def logarithmic(self) -> bool:
-        """Whether what counts is the ratio of numbers."""
+        """Whether the ratio of numbers counts, not their difference."""
         return self.low > 0 and self.high >= LOGARITHMIC * self.low
 
     def distribution(self) -> Any:
@@ -85,7 +83,7 @@ class Trial:
 
     @property
     def words(self) -> list[str]:
-        """The settings as they are tried: of numbers, the first four digits."""
+        """The settings as they are tried; numbers have four digits."""
         return [f"{key}={flow(_short(value))}" for key, value in self.settings.items()]
 
     @property
@@ -104,7 +102,7 @@ class Search:
     seeds: Sequence[int]
     trials: int
     measure: Measure = field(default_factory=Measure)
-    """How trials are compared: the same, whichever were tried so far."""
+    """How trials are compared; it does not depend on the trials made so far."""
     command: str = ""
 
     @classmethod
@@ -123,15 +121,15 @@ class Search:
         """As a command says it."""
         check_installed()
         if given.variants or given.scenes:
-            raise InputError("search: the file has variants or scenes; accepted: an experiment, or fedkeel compare")
+            raise InputError("search: the file has variants or scenes; give an experiment, or use fedkeel compare")
         check_seeds(seeds)
         lists = [(key, [yamltext.parse(key, text) for text in texts]) for key, texts in map(values, grid)]
         pairs: list[tuple[str, list[Any] | Bounds]] = [*lists, *map(Bounds.read, ranges)]
         space = dict(pairs)
         if not space:
-            raise InputError("search: there is nothing to search; accepted: --range KEY=LOW..HIGH or --grid KEY=V,V")
+            raise InputError("search: there is nothing to search; give --range KEY=LOW..HIGH or --grid KEY=V,V")
         if len(space) < len(pairs):
-            raise InputError("search: a setting is given twice; accepted: each once")
+            raise InputError("search: a setting is given twice; keep one of the two")
         check_count(trials * len(seeds))
         return cls(given, overrides, space, seeds, trials, command=command)._fitted()._measured(at, metric)
 
@@ -141,7 +139,7 @@ class Search:
         return Trial(0, {key: _ends(each)[0] for key, each in self.space.items()}, 0.0, "")
 
     def _fitted(self) -> Search:
-        """With whole numbers only between whole bounds where a setting takes no others."""
+        """Whole bounds of a setting that takes only whole numbers are searched in whole numbers."""
         space = {key: self._fit(key, each) if isinstance(each, Bounds) else each for key, each in self.space.items()}
         return replace(self, space=space)
 
@@ -157,7 +155,7 @@ class Search:
         return bounds
 
     def _measured(self, at: At | None, metric: str | None) -> Search:
-        """Compared like a sweep over all values, each beside the first ones of the others; wrong ones are refused."""
+        """Compared like a sweep over all values of each setting, with the others at their first values."""
         tried = [self._beside_first(key, value) for key, each in self.space.items() for value in _ends(each)]
         variants = {trial.variant: trial.words for trial in tried}
         wide = self.given.model_copy(update={"variants": variants, "reference": None})
@@ -169,7 +167,7 @@ class Search:
 
     @property
     def prunes(self) -> bool:
-        """Whether trials may be stopped early: only if it is known beforehand at what they are compared."""
+        """Whether trials may be stopped early: only if the place at which they are compared is known beforehand."""
         return self.measure.at == "rounds" or (self.measure.at == "time" and self.measure.until is not None)
 
     @property
@@ -187,14 +185,14 @@ class Search:
         )
 
     def possible(self, trial: Trial) -> tuple[Case, ...]:
-        """The same; none where the settings contradict each other."""
+        """The runs of a trial; none where its settings contradict each other."""
         try:
             return self.cases(trial)
         except InputError:
             return ()
 
     def plan(self, trials: Sequence[Trial]) -> Comparison:
-        """All trials that could be run as variants of a comparison; settings that came twice are those of the first."""
+        """All trials that could be run, as variants of a comparison; repeated settings count once."""
         first = {trial.variant: trial for trial in reversed(trials)}
         cases = [case for trial in trials if first[trial.variant] is trial for case in self.possible(trial)]
         title = self.given.about or f"Search over {' and '.join(self.space)}"
@@ -226,7 +224,7 @@ def distribution(values: list[Any] | Bounds) -> Any:
 
 
 def _ends(values: list[Any] | Bounds) -> list[Any]:
-    """All values of a list; of numbers between two, these."""
+    """All values of a list, or both bounds."""
     return values if isinstance(values, list) else [values.low, values.high]
 
 

@@ -19,8 +19,8 @@ ROUNDING = 1e-12
 
 
 SURE, EQUAL = 4, 1e-9
-"""With fewer seeds, differences that are all equal, up to rounding, tell nothing of their spread: accuracies are whole
-numbers of test samples, and equal differences come by chance."""
+"""With fewer seeds, differences that are all equal, up to rounding, say nothing about their spread: accuracies are
+whole numbers of test samples, and equal differences occur by chance."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Interval:
 
     @property
     def half(self) -> float | None:
-        """Half of the interval's width: what stands behind ±."""
+        """Half of the interval's width, the number after ±."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of a variant against another, seed by seed: ours minus theirs."""
+    """The difference of a variant to another one, seed by seed: ours minus theirs."""
 
     mean: float
     low: float | None
@@ -62,16 +62,16 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval excludes zero: with one seed never."""
+        """Whether the interval excludes zero; with one seed it never does."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
 class Leaders:
-    """Who leads: `best` only where its paired difference to every other variant is clear.
+    """Which variant leads: it is `best` only where its paired difference to every other variant is clear.
 
-    Else `level` are those that cannot be told apart from the best mean: that one first, then from better to worse.
-    With a `best`, `level` is empty; a variant that is alone has nobody to lead and is level.
+    Otherwise `level` lists the variant with the best mean and those that cannot be told apart from it, from the best
+    mean to the worst. With a `best`, `level` is empty; a single variant is level.
     """
 
     best: str | None
@@ -82,7 +82,7 @@ def interval(values: Sequence[float]) -> Interval:
     """The mean of at least one value. Equal values have an interval of no width."""
     numbers = [float(value) for value in values]
     if not numbers:
-        raise InputError("values: no value at all is not accepted; accepted: at least one")
+        raise InputError("values must have at least one number; got none")
     _check_finite(numbers)
     middle, count = float(mean(numbers)), len(numbers)
     if count == 1:
@@ -94,11 +94,11 @@ def interval(values: Sequence[float]) -> Interval:
 def _check_finite(numbers: Sequence[float]) -> None:
     strange = next((number for number in numbers if not isfinite(number)), None)
     if strange is not None:
-        raise InputError(f"values: {shown(strange)} is not accepted; accepted: finite numbers")
+        raise InputError(f"values must be finite numbers; got {shown(strange)}")
 
 
 def _quantile(count: int) -> float:
-    """Of Student's t: standard errors on either side of the mean of `count` values."""
+    """The quantile of Student's t: standard errors on either side of the mean of `count` values."""
     return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
 
 
@@ -125,7 +125,7 @@ def _subtract(ours: float, theirs: float) -> float:
 
 
 def best(values: Mapping[str, Mapping[int, float]], better: Better = "higher") -> Leaders:
-    """Who leads among variants, of which each has a value for each of its seeds.
+    """Which variant leads, given a value for each seed of each variant.
 
     The best mean is tested against every other variant by a paired t-test. It is best if all are rejected, with
     Holm's correction for their number. Otherwise, those are level whose paired difference to it is not clear by

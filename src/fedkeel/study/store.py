@@ -33,25 +33,27 @@ class Store:
     path: Path
 
     def folder(self, name: str) -> Path:
-        """Of a run."""
+        """The folder of a run."""
         return self.path / RUNS / name
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else runs something here meanwhile: two commands would take each other's runs for failed ones."""
+        """No other command works here meanwhile: two commands would take each other's runs for failed ones."""
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            raise InputError(f"out: {label(str(self.path))} cannot be written ({error.strerror})") from None
+            raise InputError(
+                f"out: {label(str(self.path))} cannot be written ({error.strerror}); choose another folder"
+            ) from None
         try:
             lock(folder)
             yield
         except BusyError:
             raise InputError(
-                f"out: {label(str(self.path))} is in use; accepted: another folder, or this one when the other command "
-                "has ended"
+                f"out: {label(str(self.path))} is in use; choose another folder, or wait until the other command has "
+                "ended"
             ) from None
         finally:
             os.close(folder)
@@ -60,9 +62,9 @@ class Store:
                     self.path.rmdir()
 
     def failure(self, name: str) -> str | None:
-        """Why a run failed, if it did; one whose folder is complete did not, even if its process died just then.
+        """Why a run failed, if it did; a run whose folder is complete did not, even if its process died just then.
 
-        A run that a search stopped is none that finished, even if the stop came too late for it.
+        A run that a search stopped does not count as finished, even if the stop came too late for it.
         """
         if complete(self.folder(name)) and not self.pruned(name):
             return None
@@ -78,7 +80,7 @@ class Store:
         return self.kind(name) == PRUNED
 
     def kind(self, name: str) -> str:
-        """The class of the error by which a run failed, if it did."""
+        """The class of the error with which a run failed, if it did."""
         told = _json(self.path / FAILED / f"{name}.json")
         return str(told.get("kind")) if isinstance(told, dict) else ""
 
@@ -93,14 +95,14 @@ class Store:
     def estimates(self) -> dict[str, Estimate]:
         """The executors that were settled, with what runs take, by key."""
         told = _json(self.path / EXECUTORS)
-        with suppress(Exception):  # nothing yet, or a file of another version: then they are settled anew
+        with suppress(Exception):  # nothing yet, or a file of another version: then they are settled again
             return {
                 k: Estimate(**{**each, "executor": ExecutorSettings(**each["executor"])}) for k, each in told.items()
             }
         return {}
 
     def keep_estimates(self, settled: Mapping[str, Estimate]) -> None:
-        """Write them down: from then on, runs train like this."""
+        """Write them down; from then on, runs use them."""
         told = {key: {**vars(each), "executor": each.executor.model_dump()} for key, each in settled.items()}
         _write(self.path / EXECUTORS, told)
 
@@ -118,7 +120,7 @@ class Store:
         self.check_writable()
         if not (self.path / PLAN).exists() and self.holds_more_than(PLAN, EXECUTORS):
             raise InputError(
-                f"out: {label(str(self.path))} holds something else; accepted: a new or empty folder, or that of this "
+                f"out: {label(str(self.path))} holds something else; choose a new or empty folder, or that of this "
                 "comparison"
             )
         if (self.path / PLAN).exists():
@@ -127,11 +129,11 @@ class Store:
     def check_writable(self) -> None:
         """Refuse what is no folder, or cannot be written."""
         if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"out: {label(str(self.path))} is a file; accepted: a folder")
+            raise InputError(f"out must be a folder; got the file {label(str(self.path))}")
         check_space(self.path, 0)
 
     def holds_more_than(self, *names: str) -> bool:
-        """Whether something is in the folder beside these files, which a kill may have left, also unfinished."""
+        """Whether the folder holds something beside these files, which a killed process may have left unfinished."""
         own = {*names, *(name + PARTIAL for name in names)}
         return self.path.is_dir() and any(inside.name not in own for inside in self.path.iterdir())
 
@@ -149,7 +151,7 @@ class Store:
         now = {case.name: case for case in plan.cases}
         for case in before.cases:
             if case.name not in now:
-                raise self._another(f"the run {case.name} of that is not in this one")
+                raise self._another(f"its run {case.name} is not part of this one")
             if reason := contradiction(case.experiment, kept.settings(now[case.name])):
                 raise self._another(f"its run {case.name} has {reason}")
 
@@ -159,14 +161,14 @@ class Store:
         changed = [name for name in now if name in before.code and now[name] != before.code[name]]
         if changed and any(complete(self.folder(case.name)) for case in plan.cases):
             raise InputError(
-                f"out: {label(str(self.path))} holds runs of another version of {', '.join(changed)}; accepted: "
-                "another folder"
+                f"out: {label(str(self.path))} holds runs of another version of {', '.join(changed)}; choose another "
+                "folder"
             )
 
     def _another(self, why: str) -> InputError:
         return InputError(
-            f"out: {label(str(self.path))} belongs to another comparison ({why}); accepted: another folder, or the "
-            "same comparison with more variants, scenes or seeds"
+            f"out: {label(str(self.path))} belongs to another comparison ({why}); choose another folder, or only add "
+            "variants, scenes or seeds to that comparison"
         )
 
     def plan(self) -> KeptPlan:
@@ -178,7 +180,7 @@ class Store:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a folder is one of a comparison."""
+    """Whether a folder is that of a comparison."""
     return (path / PLAN).is_file()
 
 
@@ -200,5 +202,5 @@ def _write_text(path: Path, text: str) -> None:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise MishapError(
-            f"{path} cannot be written ({error.strerror}); finished runs are safe, and the same command goes on"
+            f"{path} cannot be written ({error.strerror}); finished runs are safe, and the same command continues"
         ) from error

@@ -18,14 +18,14 @@ from fedkeel.study.statistics import Difference, Interval, Leaders
 
 Standing = Literal["best", "level", ""]
 THRESHOLDS = 41
-"""Values for which a performance profile is told."""
+"""The number of values in a performance profile."""
 FEWEST = 3
-"""Runs in a scene from which a bootstrap makes intervals; of two, they would be far too narrow."""
+"""The fewest runs in a scene for which a bootstrap makes intervals; with two, they would be far too narrow."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a variant came to in a scene, over its finished runs."""
+    """The results of a variant in a scene, over its finished runs."""
 
     scene: str
     variant: str
@@ -34,7 +34,7 @@ class Line:
     pruned: int
     """Runs that a search stopped early."""
     pending: int
-    """Runs that have not come to their end yet."""
+    """Runs that have not ended yet."""
     value: Interval | None
     """The metric on the test set."""
     validation: Interval | None
@@ -43,15 +43,15 @@ class Line:
     """The best value on the test set in the course of a run."""
     loss: Interval | None
     difference: Difference | None
-    """Against the reference, seed by seed."""
+    """The difference to the reference, seed by seed."""
     standing: Standing
-    """In its scene: `best` if it is clear of all others, `level` if it cannot be told apart from the best mean.
+    """In its scene: `best` if it is clearly better than all others, `level` if it cannot be told from the best mean.
 
-    Neither if a run failed or was stopped early, nor if it is clearly worse than the reference."""
+    It is neither if a run failed or was stopped early, or if it is clearly worse than the reference."""
     reached: int
     """Runs that reached the target."""
     rounds_to_target: Interval | None
-    """Over those that did, like the following."""
+    """The mean over those runs, as for the following."""
     seconds_to_target: Interval | None
     uploads_to_target: Interval | None
     bytes_to_target: Interval | None
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class TaskLine:
-    """What a variant came to over all scenes."""
+    """The results of a variant over all scenes."""
 
     variant: str
     middle: Interval
@@ -86,14 +86,14 @@ def lines(results: Results) -> list[Line]:
 
 
 def judged(results: Results, scene: str) -> tuple[Leaders, str]:
-    """Who leads in a scene, and why none is called best: no words where one is, or where nothing is compared."""
+    """(Which variants lead in a scene, why none is best); the reason is empty if one is, or if nothing is compared."""
     nobody, values = Leaders(None, ()), _values(results, scene)
     if sum(map(bool, values.values())) < 2:
         return nobody, ""
     if scene in results.stopped:
         return nobody, "runs stopped at their target, so their results are not compared"
     if any(run.state in LEFT for variant in values for run in results.of(scene, variant)):
-        return nobody, "some runs are still to come"
+        return nobody, "some runs have not ended yet"
     if sum(len(seeds) > 1 for seeds in values.values()) < 2:
         return nobody, "it takes several seeds to tell a difference from noise"
     early = next((run for variant in values for run in results.of(scene, variant) if run.early), None)
@@ -107,12 +107,12 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
         several = f"{len(level)} of them may be, as what sets them apart may be noise"
         return Leaders(None, level), f"{several if len(level) > 1 else noise}; more seeds would tell more"
     if any(run.broken for run in results.of(scene, leaders.best)):
-        return nobody, f"not all runs of {leaders.best}, which has the best mean, came to their end"
+        return nobody, f"not all runs of {leaders.best}, which has the best mean, ended well"
     return leaders, ""
 
 
 def _may_be_best(results: Results, scene: str, variant: str) -> bool:
-    """Not with a run that came to no end, nor if it is clearly worse than the reference."""
+    """Whether it has no run that failed and is not clearly worse than the reference."""
     difference = _difference(results, scene, variant)
     worse = difference is not None and difference.clear and difference.gain < 0
     return not worse and not any(run.broken for run in results.of(scene, variant))
@@ -187,7 +187,7 @@ def _sentence(
     runs: Sequence[Outcome],
     metric: Measured,
 ) -> str:
-    """What can be said of a variant, in one sentence."""
+    """What can be said about a variant, in one sentence."""
     broken = [run for run in runs if run.broken]
     pending = sum(run.state in LEFT for run in runs)
     parts = []
@@ -208,7 +208,7 @@ def _sentence(
 
 
 def many_tasks(results: Results) -> list[TaskLine]:
-    """Over all scenes, of variants with a finished run in each and no broken one; nothing where there is one scene."""
+    """Lines over all scenes, for variants with a finished run in each and no broken one; empty for a single scene."""
     scenes, reference = results.scenes, results.measure.reference
     if len(scenes) < 2 or results.stopped:
         return []
@@ -252,7 +252,7 @@ def _thresholds(scores: Sequence[float], metric: Measured) -> NDArray[np.float64
 
 
 def columns(results: Results) -> list[dict[str, Any]]:
-    """The lines as plain values under the names that files have; no real times among them."""
+    """The lines as plain values under the names used in files, without real times."""
     measure, name = results.measure, results.metric.name
     of_clients = f"client_{name}{'_estimated' if any(run.estimated for run in results.outcomes) else ''}"
     told = []
@@ -295,7 +295,7 @@ def columns(results: Results) -> list[dict[str, Any]]:
 
 
 def _finite(limit: float | None) -> float | None:
-    """Nothing where all runs stopped at their target: each counts by its own end."""
+    """None where all runs stopped at their target, so that each counts at its own end."""
     return None if limit is None or isinf(limit) else limit
 
 

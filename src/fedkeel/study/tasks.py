@@ -13,7 +13,7 @@ from fedkeel.record.measured import Measured
 
 @dataclass(frozen=True)
 class SettleTask:
-    """Find out how such a run should train, and what it takes."""
+    """Find out how a run should train, and what it takes."""
 
     key: str
     experiment: Experiment
@@ -21,7 +21,7 @@ class SettleTask:
 
 @dataclass(frozen=True)
 class RunTask:
-    """Run an experiment, or go on with it where that was begun."""
+    """Run an experiment, or continue it where it was begun."""
 
     name: str
     experiment: Experiment
@@ -34,7 +34,7 @@ Task = SettleTask | RunTask
 
 @dataclass(frozen=True)
 class Stopping:
-    """The run that is going on is to stop after this round."""
+    """The current run shall stop after this round."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Estimate:
 
     executor: ExecutorSettings
     seconds: float
-    """Real seconds of the whole run, about."""
+    """Estimated real seconds of the whole run."""
     bytes: int
     """Memory of the process."""
 
@@ -67,19 +67,19 @@ class Moved:
 
     name: str
     share: float
-    """Of the run that is done."""
+    """The share of the run that is done."""
     round: int
     score: Score | None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run came to an end."""
+    """A run has ended."""
 
     name: str
     state: Literal["finished", "failed", "stopped"]
     kind: str = ""
-    """Of a failure: the error's class."""
+    """The class of the error, if it failed."""
     error: str = ""
     score: Score | None = None
 
@@ -94,7 +94,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Refused:
-    """A run cannot be done like this."""
+    """A run cannot be done with these settings."""
 
     key: str
     kind: str

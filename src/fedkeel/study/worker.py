@@ -1,4 +1,4 @@
-"""A process that does one run after the other; it ends when its parent does, whatever ends that."""
+"""A process that does one run after the other; it ends when its parent ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PAUSE = 0.2
 
 def work(connection: Connection, cores: frozenset[int]) -> None:
     """Do what comes through the connection, on these cores."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent decides what becomes of a run
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent decides what happens to a run
         signal.signal(number, signal.SIG_IGN)
     with suppress(AttributeError, OSError):
         os.sched_setaffinity(0, cores)
@@ -43,7 +43,7 @@ def work(connection: Connection, cores: frozenset[int]) -> None:
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[tuple[Task, Stop]]) -> None:
-    """A task comes with its stop, so that a wish to stop counts that comes before the task is begun."""
+    """Each task has its own stop, so that a request to stop also counts before the task is begun."""
     stop = Stop()
     while True:
         try:
@@ -85,13 +85,12 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
 
 
 def _kind(error: Exception) -> str:
-    """An error's class; all mishaps are alike."""
+    """The name of an error's class; all mishaps have the same."""
     return MishapError.__name__ if isinstance(error, MishapError) else type(error).__name__
 
 
 def _told(error: Exception) -> str:
-    where = usercode.place(error)
-    return f"{where}: {usercode.said(error)}" if where else usercode.said(error)
+    return usercode.said(error)
 
 
 class _Teller(Sink):
@@ -104,13 +103,13 @@ class _Teller(Sink):
         self._next = 0.0
 
     def begin(self, start: Start) -> None:
-        """Where a run goes on."""
+        """Report where a run starts or continues."""
         self._take(start.history[-1] if start.history else None)
         seconds = start.history[-1].virtual_seconds if start.history else 0.0
         self._send(start.round, seconds)
 
     def round(self, end: RoundEnd) -> None:
-        """Now and then."""
+        """Report from time to time."""
         self._take(end.evaluation)
         if monotonic() >= self._next:
             self._next = monotonic() + _PAUSE

@@ -15,16 +15,18 @@ from fedkeel.wire.transform import Size, Transform, Upload
 
 
 class Cast(Transform):
-    """Rounds the update, and messages in the weights' type, to another type.
+    """Rounds the update, and messages of the same type as the weights, to numbers of two bytes.
 
     float16 has eleven bits of precision and ends at 65504: what lies beyond becomes infinite and is refused. bfloat16
     has eight bits and the range of float32.
     """
 
     kind: Literal["cast"] = "cast"
+    """The name of the transform."""
     dtype: Literal["float16", "bfloat16"] = "float16"
+    """The type that uploads are rounded to. `float16` is more precise, and `bfloat16` has the range of float32."""
     feedback: bool = False
-    """Whether a client adds what rounding took from its last update to the next one (error feedback)."""
+    """Each client adds what rounding removed from its last update to its next one (error feedback)."""
 
     def initial(self, w: Tensor) -> Message:
         """Rounding has taken nothing yet."""

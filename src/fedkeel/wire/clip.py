@@ -18,8 +18,10 @@ class Clip(Transform):
     """Scales an update whose Euclidean norm is above `norm` down to it; messages are left alone."""
 
     kind: Literal["clip"] = "clip"
+    """The name of the transform."""
     needs_weights = True
     norm: Annotated[float, Field(gt=0, le=1e38)]
+    """The largest Euclidean norm of an update; longer updates are scaled down to it."""
 
     def encode(self, upload: Upload, kept: Message, keys: NDArray[np.uint64]) -> tuple[Upload, Message]:
         """Scale each client's update by itself."""

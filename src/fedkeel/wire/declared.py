@@ -1,4 +1,4 @@
-"""Whether what goes up is what the client rule declares."""
+"""Checks that a client rule sends what it declares."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedkeel.methods.types import Message, Sends
 
 
 def not_rows(name: str, tensor: Tensor, clients: int) -> str | None:
-    """What is wrong with a tensor that has not one row a client."""
+    """What is wrong with a tensor that does not have one row per client."""
     if tensor.dim() and len(tensor) == clients:
         return None
-    return f"{name} has shape {list(tensor.shape)} for a stack of {clients} clients; accepted: one row a client"
+    return f"{name} must have one row per client, [{clients}, ...]; got shape {list(tensor.shape)}"
 
 
 def undeclared(sends: Mapping[str, Sends], messages: Message, sums: Message, w: Tensor) -> str | None:
@@ -30,8 +30,8 @@ def undeclared(sends: Mapping[str, Sends], messages: Message, sums: Message, w: 
         fits = declared is not None and replace(declared, exact=False) == right
         if declared is None or not (declared.recorded or declared.each_class or fits):
             return (
-                f"it sends {name!r}, and its method `sends` declares {_typed(declared)} for it; accepted: "
-                f'{{"{name}": {_typed(right)}}}, so that the bytes of an upload are known beforehand'
+                f"it sends {name!r}, but its method `sends` declares {_typed(declared)} for it; declare "
+                f'{{"{name}": {_typed(right)}}}, so that the bytes of an upload are known before training'
             )
     return None
 

@@ -24,15 +24,15 @@ _FIELDS = tuple(each.name for each in fields(Order))
 
 
 class Orders(Sequence[Order]):
-    """Jobs in columns, one row a job: every field of `Order` is a column here, under the same name.
+    """Jobs in columns, one row per job: every field of `Order` is a column here, under the same name.
 
-    Numbers (`job`, `client`, `round`, `epochs`, `wave`, `version`, `slot`, and `drawn`) are arrays [m] of int64. Of
-    everything else (`start`, `buffers`, `lr`, `received`, `kept`, `survey`, `fresh`) there is a list, or a `Same` where
-    all rows have the very same object: `orders.start.value` is the start of all if `orders.start` is a `Same`. Columns
-    are not changed in place; `but` makes other orders.
+    Numbers (`job`, `client`, `round`, `epochs`, `wave`, `version`, `slot`, and `drawn`) are arrays [m] of int64. Every
+    other column (`start`, `buffers`, `lr`, `received`, `kept`, `survey`, `fresh`) is a list, or a `Same` where all rows
+    have the very same object: if `orders.start` is a `Same`, `orders.start.value` is the start of all. Columns are not
+    changed in place; `but` makes other orders.
 
-    As a sequence it has an `Order` for every row, which is made when somebody looks at it. `Orders.of` takes any
-    sequence of orders, and makes a column when somebody looks at that.
+    As a sequence it has an `Order` for every row, which is made on first use. `Orders.of` takes any sequence of orders,
+    and makes a column on its first use.
     """
 
     job: Numbers
@@ -83,7 +83,7 @@ class Orders(Sequence[Order]):
         return [getattr(order, name) for order in self.rows] if column is None else column.tolist()
 
     def all_have(self, name: str, value: object) -> bool:
-        """Whether it is this very object in all rows."""
+        """Whether all rows have this very object."""
         column = vars(self).get(name)
         if isinstance(column, Same):
             return column.value is value
@@ -95,7 +95,7 @@ class Orders(Sequence[Order]):
         return np.where(self.wave, self.wave, self.round)
 
     def but(self, **columns: Any) -> Orders:
-        """The same with other columns."""
+        """The same orders with some columns replaced."""
         return Orders(**{name: columns[name] if name in columns else getattr(self, name) for name in _FIELDS})
 
     def pick(self, rows: NDArray[np.int64]) -> Orders:

@@ -30,7 +30,7 @@ class Order:
     client: int
     round: int
     epochs: int
-    """Of the job; with `local.steps` mini-batches, as in all that is said of an order's epochs."""
+    """The epochs of the job. With `local.steps`, these are mini-batches, as is everything called an order's epochs."""
     start: Tensor
     buffers: Tensor
     lr: Tensor
@@ -40,11 +40,11 @@ class Order:
     survey: bool = False
     """Whether it is the answer to a survey, not training."""
     wave: int = 0
-    """The dispatch that it belongs to, from 1, after which its mini-batches are drawn; 0: the same as the round."""
+    """The dispatch that it belongs to, from 1, which decides its mini-batches; 0: the same as the round."""
     version: int = 0
-    """Of the model that it starts from."""
+    """The version of the model that it starts from."""
     slot: int = 0
-    """After how many epochs it gets a fresh model, if it does."""
+    """After how many epochs it gets a fresh model; 0: it gets none."""
     fresh: Fresh[int] | None = None
 
     @property
@@ -54,7 +54,7 @@ class Order:
 
 
 class Same(Sequence[T], Generic[T]):
-    """One value in all of so many rows."""
+    """One value that all rows share."""
 
     __slots__ = ("_rows", "value")
 
@@ -80,7 +80,7 @@ class Same(Sequence[T], Generic[T]):
 
 
 def stacked(values: Sequence[Any] | NDArray[np.int64], device: torch.device) -> Any:
-    """What C orders have of one kind, as a rule sees it: numbers [C, 1], tensors [C, ...], names and fields alike.
+    """The values of one field of C orders, as a rule sees them: numbers [C, 1], tensors [C, ...], mappings alike.
 
     There is no copy where all have the same tensor.
     """
@@ -111,16 +111,16 @@ def stacked_fresh(orders: Sequence[Order], device: torch.device) -> Fresh[Tensor
 
 
 Columns = dict[str, Tensor]
-"""Named tensors with one row an order: see `Trained`; messages are called `message/...`, kept state `kept/...`.
+"""Named tensors with one row per order: see `Trained`; messages are called `message/...`, kept state `kept/...`.
 
-Beside them `sum/...`, which have no rows: they belong to all orders together.
+Tensors called `sum/...` have no rows: they belong to all orders together.
 """
 SUM = "sum/"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What m orders came to: every tensor has a leading axis m."""
+    """The results of m orders: every tensor has a leading axis m."""
 
     columns: Columns
 
@@ -136,7 +136,7 @@ class Trained:
 
     @property
     def lr(self) -> Tensor:
-        """[m, E], the learning rates really used; those behind a client's last epoch say nothing."""
+        """[m, E], the learning rates really used; those after a client's last epoch mean nothing."""
         return self.columns["lr"]
 
     @property
@@ -160,12 +160,12 @@ class Trained:
         return self.columns["finite"]
 
     def sound(self, max_loss: float) -> list[bool]:
-        """Of each, whether training came to something: all is finite, and the loss is not above a bound."""
+        """For each order, whether training succeeded: everything is finite, and the loss is not above a bound."""
         pairs = zip(self.finite.tolist(), self.loss.tolist(), strict=True)
         return [finite and loss <= max_loss for finite, loss in pairs]
 
     def pick(self, rows: Sequence[int] | slice) -> Trained:
-        """Some of them; sums over all of them are left behind."""
+        """Some of them, without the sums over all of them."""
         return Trained({name: tensor[rows] for name, tensor in self.columns.items() if not name.startswith(SUM)})
 
     @cached_property
@@ -189,17 +189,20 @@ def _below(prefix: str, columns: Columns) -> Message:
 
 
 def gather(parts: Sequence[tuple[Trained, int]]) -> Trained:
-    """Single rows of several results as one; no copy where they are one whole result already."""
+    """Single rows of several results as one result; no copy where they are one whole result already."""
     whole = parts[0][0]
     if len(parts) == len(whole.w) and all(part is whole and row == i for i, (part, row) in enumerate(parts)):
         return whole
     if whole.sums:
-        raise FedkeelError("the client rule sends sums over all clients, which cannot be taken apart again")
+        raise FedkeelError(
+            "the client rule sends sums over all clients, which cannot be split by client; use a server rule with the "
+            "pace barrier, or send messages in place of sums"
+        )
     return Trained({name: torch.stack([part.columns[name][row] for part, row in parts]) for name in whole.columns})
 
 
 def assembled(uploads: Sequence[Trained]) -> Trained:
-    """Uploads of one client each as one; their sums are added up."""
+    """Uploads of single clients as one result; their sums are added up."""
     rows, sums = zip(*(divided(upload.columns) for upload in uploads), strict=True)
     longest = max(part["lr"].shape[1] for part in rows)
     rates = {"lr": torch.cat([pad(part["lr"], (0, longest - part["lr"].shape[1])) for part in rows])}
@@ -208,7 +211,7 @@ def assembled(uploads: Sequence[Trained]) -> Trained:
 
 
 def divergence(order: Order, trained: Trained, row: int) -> DivergenceError:
-    """The error for a client whose training came to nothing."""
+    """The error for a client whose training diverged."""
     return DivergenceError(
         f"training diverged in round {order.round} on client {order.client}: its loss is {float(trained.loss[row])} at "
         f"learning rate {float(trained.lr[row, 0]):g}; try a smaller local.lr, or local.clip_norm"
@@ -216,7 +219,7 @@ def divergence(order: Order, trained: Trained, row: int) -> DivergenceError:
 
 
 def divided(part: Columns) -> tuple[Columns, Columns]:
-    """(What has a row an order, what is a sum over all of them)."""
+    """(The tensors with one row per order, the sums over all of them)."""
     sums = {name: tensor for name, tensor in part.items() if name.startswith(SUM)}
     return {name: tensor for name, tensor in part.items() if name not in sums}, sums
 
@@ -228,6 +231,6 @@ def add(sums: Columns, more: Columns) -> Columns:
     if sums.keys() != more.keys() or any(tensor.shape != more[name].shape for name, tensor in sums.items()):
         raise FedkeelError(
             f"the client rule sends sums {sorted(sums)} for some clients and {sorted(more)} for others, or in other "
-            "shapes; accepted: the same for all"
+            "shapes; send the same sums for all clients"
         )
     return {name: tensor + more[name] for name, tensor in sums.items()}

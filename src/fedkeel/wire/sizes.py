@@ -31,7 +31,7 @@ class Sizes:
         wire: Chain,
         classes_held: Callable[[], Column],
     ) -> None:
-        """`itemsize` is that of a weight; `classes_held()` [N] counts the classes of each client's labels."""
+        """`itemsize` is the size of a weight; `classes_held()` [N] counts the classes of each client's labels."""
         self._client, self._layout, self._classes_held = client, layout, classes_held
         self._itemsize, self._wire = itemsize, wire
         self.down = self._model(client.downloads, Chain())
@@ -58,7 +58,8 @@ class Sizes:
         for name, each in sends.items():
             if not isinstance(each, Sends):
                 raise FedkeelError(
-                    f"the client rule's sends has {name!r}: {shown(each)}; accepted: {name!r}: Sends(numbers)"
+                    f"the client rule's sends must give a Sends for each name, such as {name!r}: Sends(numbers); got "
+                    f"{shown(each)}"
                 )
             sent = wire if each.goes_through else Chain()
             nbytes = sent.nbytes(each.numbers, each.nbytes or self._itemsize, update=False)

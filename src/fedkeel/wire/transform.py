@@ -23,12 +23,12 @@ STATE = "wire/"
 
 @dataclass(frozen=True)
 class Upload:
-    """What k clients send, where transforms may change it; sums, counts and batch-norm statistics go beside it."""
+    """What k clients send and transforms may change; sums, counts and batch-norm statistics are not part of it."""
 
     update: Tensor
-    """[k, d], new minus old weights, of those that travel."""
+    """[k, d], new minus old weights, of the weights that travel."""
     messages: Message
-    """[k, ...], those in the weights' type."""
+    """[k, ...], the messages in the weights' type."""
     beside: Message = field(default_factory=dict)
     """[k, ...], what a transform adds for its own `decode`, such as the places of the largest numbers."""
 
@@ -44,7 +44,7 @@ class Size:
 
     numbers: int
     width: int
-    """Bytes of each."""
+    """Bytes of each number."""
     beside: int = 0
     """Bytes that go along with them."""
 
@@ -59,7 +59,7 @@ class Transform(Section):
 
     kind: str
     needs_weights: ClassVar[bool] = False
-    """Whether it means nothing where clients send no weights."""
+    """Whether it has no effect where clients send no weights."""
 
     def initial(self, w: Tensor) -> Message:
         """What a client keeps for it before its first job, given the first global model [d], where it travels."""
@@ -74,7 +74,7 @@ class Transform(Section):
         return upload
 
     def size(self, before: Size, update: bool) -> Size:
-        """What the update, or else a message, weighs behind it, given what it weighed before."""
+        """The size of the update, or of a message, after this transform, given its size before."""
         return before
 
 
@@ -88,7 +88,7 @@ class Chain:
         return bool(self.transforms)
 
     def nbytes(self, numbers: int, width: int, update: bool) -> int:
-        """What an update or a message of so many numbers weighs as it is sent; each has so many bytes in memory."""
+        """The bytes of an update or a message as it is sent, given its numbers and their width in memory."""
         sent = Size(numbers, width)
         for transform in self.transforms:
             sent = transform.size(sent, update)

@@ -13,9 +13,9 @@ E = TypeVar("E")
 
 
 class EventQueue(Stateful, Generic[E]):
-    """Events in order of (time, rank, order of scheduling): a run is a function of its seed.
+    """Events in order of (time, rank, order of scheduling), so that a run is a function of its seed.
 
-    The rank settles what comes first at one instant; time never runs backwards.
+    The rank decides what comes first at one instant; time never runs backwards.
     """
 
     saved = ("now", "heap", "scheduled")
@@ -24,19 +24,19 @@ class EventQueue(Stateful, Generic[E]):
         self.now = 0.0
         self.heap: list[tuple[float, tuple[int, ...], int, E]] = []
         self.scheduled = 0
-        """How often something was."""
+        """How many events were scheduled."""
 
     def schedule(self, time: float, rank: tuple[int, ...], what: E) -> None:
         """Let `what` happen at `time`, not before now."""
         if not time >= self.now:
-            raise FedkeelError(f"an event at {time} s cannot be scheduled at {self.now} s")
+            raise FedkeelError(f"an event cannot be scheduled before the present, {self.now} s; got {time} s")
         heapq.heappush(self.heap, (time, rank, self.scheduled, what))
         self.scheduled += 1
 
     def until(self, time: float) -> Iterator[E]:
-        """Take events as long as they do not come after `time`, handling of which may schedule more.
+        """Take events up to `time`; handling one may schedule more.
 
-        If one would come later, it is that time at the end.
+        If a later event is left, the clock shows `time` at the end.
         """
         while self.heap:
             if self.heap[0][0] > time:

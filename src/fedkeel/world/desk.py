@@ -24,7 +24,7 @@ from fedkeel.world.flights import Flight
 
 
 class Desk(Stateful):
-    """Jobs whose inputs are known, results nobody has asked for yet, and what clients keep between jobs."""
+    """Jobs whose inputs are known, results that nobody has asked for yet, and what clients keep between jobs."""
 
     saved = ("kept", "_ready")
 
@@ -37,7 +37,7 @@ class Desk(Stateful):
         self._results: dict[int, tuple[Trained, int]] = {}
 
     def add(self, flight: Flight) -> None:
-        """Its inputs are known; what was computed of it before does not count."""
+        """Its inputs are known; an earlier result for it does not count."""
         self._results.pop(flight.order.job, None)
         self._ready[flight.order.job] = flight
 
@@ -47,9 +47,9 @@ class Desk(Stateful):
         self._results.pop(flight.order.job, None)
 
     def collect(self, orders: Orders, most: int) -> Trained:
-        """The results of orders, by job; where they are not there yet, computes the next `most` to arrive, too."""
+        """The results of orders, by job; where some are missing, also computes the next `most` jobs to arrive."""
         known = self._ready or self._results
-        trained = self._collected(orders, most) if known else self.train(orders)  # or else there is nothing to look up
+        trained = self._collected(orders, most) if known else self.train(orders)  # nothing to look up
         self._keep(orders, trained)
         return trained
 
@@ -67,7 +67,7 @@ class Desk(Stateful):
         return gather([self._results.pop(order.job) for order in orders])
 
     def train(self, orders: Orders, limit: int | None = None) -> Trained:
-        """What orders come to, without a trace in what clients keep; with `limit`, after so many steps."""
+        """The results of orders, without a trace in what clients keep; with `limit`, after so many steps."""
         return self.executor.train(orders, limit)
 
     def look_ahead(self, orders: Orders, trained: Trained, epochs: int, lr: Tensor) -> Trained:
@@ -94,7 +94,7 @@ class Desk(Stateful):
         return Answers(trained.messages, trained.sums, torch.tensor(asked.epochs)[:, None])
 
     def snapshot(self) -> dict[str, Any]:
-        """With the results: trained alone, a job would differ from itself in a stack by rounding."""
+        """Includes the results, because a job that is trained alone would differ by rounding from one in a stack."""
         results = {job: trained.pick(slice(row, row + 1)).columns for job, (trained, row) in self._results.items()}
         return {**super().snapshot(), "results": results}
 
@@ -104,9 +104,9 @@ class Desk(Stateful):
         self._results = {job: (Trained(columns), 0) for job, columns in state["results"].items()}
 
     def _keep(self, orders: Orders, trained: Trained) -> None:
-        """Each client's state in memory of its own, so that it does not hold on to a whole round's.
+        """Each client's state gets memory of its own, so that it does not keep a whole round's memory alive.
 
-        A client whose training came to nothing has what it had before.
+        A client whose training failed keeps what it had before.
         """
         kept = trained.kept
         if not kept and not self.kept:

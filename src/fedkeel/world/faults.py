@@ -25,26 +25,28 @@ HANG, LEAVE, LOST, TWICE, OLD = FAULTS = ("hang", "leave", "lost_upload", "twice
 
 
 class FaultSettings(Section):
-    """What goes wrong with jobs on purpose: at most one of these with each job, drawn for the job.
+    """What goes wrong with jobs on purpose: at most one fault per job, drawn for the job.
 
-    Devices that fail while they train are `fleet.dropout`, those that go off `fleet.availability`.
+    Devices that fail while they train are `fleet.dropout`; devices that go off are `fleet.availability`.
     """
 
     hang: Chance = 0.0
-    """The chance that a device stops before its upload, and goes on when `hang_seconds` have passed: where the server
-    has given it up by then, its upload comes late and is refused."""
+    """The probability that a device stops before its upload and continues after `hang_seconds`. If the server has given
+    the job up by then, the upload is refused."""
     hang_seconds: Pause = 600.0
+    """The virtual seconds for which a device hangs."""
     leave: Chance = 0.0
-    """That a device fails while it trains, and never comes back."""
+    """The probability that a device fails during training and never comes back."""
     lost_upload: Chance = 0.0
-    """That the link loses an upload; what the client changed in its own state stays changed."""
+    """The probability that an upload gets lost. The client keeps the state that it changed during training."""
     twice: Chance = 0.0
-    """That an upload comes a second time, `again_seconds` later."""
+    """The probability that an upload arrives a second time, `again_seconds` later."""
     again_seconds: Pause = 1.0
+    """The virtual seconds after which an upload arrives a second time."""
     old_job: Chance = 0.0
-    """That a device sends what it had sent for its job before, if it had one."""
+    """The probability that a device sends the upload of its previous job again, if it had one."""
     corrupt: Chance = 0.0
-    """That an upload is not what the device has computed, in one of these ways."""
+    """The probability that an upload is damaged, in one of the ways listed in `corruptions`."""
     corruptions: Annotated[tuple[Corruption, ...], Field(min_length=1)] = (
         "nan",
         "infinite",
@@ -52,25 +54,26 @@ class FaultSettings(Section):
         "dtype",
         "future",
     )
-    """A number that is none, or an infinite one; a norm beyond `gate.max_norm`; a vector of another length, or of
-    another type; a claim to come from a version of the model that does not exist yet."""
+    """The ways in which an upload may be damaged: NaN (`nan`), infinity (`infinite`), a norm above `gate.max_norm`
+    (`huge`), a wrong length (`shape`), a wrong type (`dtype`), or a model version that does not exist yet
+    (`future`)."""
 
     @model_validator(mode="after")
     def _at_most_one(self) -> Self:
         if sum(self.chances) > 1 + 1e-9:
             raise InputError(
-                f"faults: the chances add up to {sum(self.chances):g}; accepted: at most 1, for a job has one at most: "
-                f"{', '.join((*FAULTS, 'corrupt'))}"
+                f"faults: {', '.join((*FAULTS, 'corrupt'))} must add up to at most 1, because a job has at most one "
+                f"fault; got {sum(self.chances):g}"
             )
         return self
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Of all of them, in a fixed order."""
+        """The probabilities of all faults, in a fixed order."""
         return (*(getattr(self, fault) for fault in FAULTS), self.corrupt)
 
     def draw(self, clients: NDArray[np.int64], seed: int, wave: int) -> tuple[list[str], NDArray[np.float64]]:
-        """(What goes wrong with each job of a wave, '' if nothing does; [m], after which share of its training)."""
+        """(The fault of each job of a wave, '' if it has none; [m], after which share of its training)."""
         drawn = streams.uniform(streams.keys(seed, "faults", wave, clients), 3)
         which = np.searchsorted(np.cumsum(self.chances), drawn[:, 0], side="right").tolist()
         ways = (drawn[:, 2] * len(self.corruptions)).astype(np.int64).tolist()
@@ -88,7 +91,7 @@ def damaged(upload: Trained, how: str, start: Tensor, max_norm: float | None) ->
             w[:, 0] = nan
         case "infinite":
             w[:, 0] = inf
-        case "huge":  # further from the start than is accepted, in every coordinate
+        case "huge":  # further from the start than the gate allows, in every coordinate
             assert max_norm is not None
             w[:] = start + start.abs() + 10 * max_norm + 1
         case "shape":

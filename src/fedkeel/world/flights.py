@@ -20,7 +20,7 @@ class Flight:
     began: float
     """The model is there, and training begins."""
     epoch_seconds: float
-    """Of training on all samples once."""
+    """Seconds of training on all samples once."""
     finished: float
     """Training ends, and the upload begins."""
     upload_seconds: float
@@ -32,17 +32,17 @@ class Flight:
     fault: str = ""
     """What goes wrong on purpose (`FaultSettings`)."""
     pause: float = 0.0
-    """Of `finished`: seconds that it hangs before its upload, and hears nothing."""
+    """Seconds that it hangs before its upload, unreachable; they are part of `finished`."""
     before: int = 0
-    """The device's job before this one, where that matters."""
+    """The device's previous job, where that matters."""
     an_epoch: float = 1.0
-    """What `units_an_epoch` says of it: its order counts these units, not epochs."""
+    """Units per epoch (`units_an_epoch`): its order counts these units, not epochs."""
     asked: float | None = None
     """When it asked for a fresh model and got one."""
     merged: float | None = None
-    """When it went on with it."""
+    """When it continued with that model."""
     revision: int = 0
-    """How often its end was planned anew: what was planned before does not count."""
+    """How often its end was planned again; earlier plans do not count."""
 
     @property
     def arrives(self) -> float:
@@ -65,11 +65,11 @@ class Flight:
         return self.began + self.seconds_of(self.order.slot)
 
     def seconds_of(self, units: int) -> float:
-        """That training takes for so many epochs, or mini-batches where these are counted."""
+        """Seconds of training for so many epochs, or mini-batches where these are counted."""
         return float(epochs_in(units, self.an_epoch) * self.epoch_seconds)
 
     def done_in(self, seconds: float) -> int:
-        """How many epochs or mini-batches are finished after so many seconds of training, give or take a bit."""
+        """How many epochs or mini-batches are finished after so many seconds of training, up to rounding."""
         epochs = seconds / self.epoch_seconds + 1e-9
         return int(epochs) * ceil(self.an_epoch) + int((epochs - int(epochs)) * self.an_epoch)
 
@@ -81,7 +81,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is next for a job, as things stood when it was planned."""
+    """What comes next for a job, as it was known when this was planned."""
 
     client: int
     job: int
@@ -100,7 +100,7 @@ class End(Planned):
 
 @dataclass(frozen=True)
 class Stray:
-    """An upload comes that belongs to no job in flight: once more, or late."""
+    """An upload comes that belongs to no job in flight: a second copy, or a late one."""
 
     client: int
     job: int
@@ -110,5 +110,5 @@ class Stray:
 
 What = Begin | Request | End | Stray
 ARRIVES, ASKS, BEGINS = range(3)
-"""What comes first at one instant: arrivals by client, so that whoever asks then gets the newest model; then requests;
-then dispatches, from the newest model too."""
+"""The order at one instant: first arrivals, by client, then requests, then dispatches; so both requests and dispatches
+get the newest model."""

@@ -1,4 +1,4 @@
-"""The jobs on their way: who is at work since when, and what becomes of each when."""
+"""The jobs on their way: which devices are at work, and when each job ends and how."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedkeel.world.together import Departure, Together
 
 
 class Flights(Stateful):
-    """Everything in flight, and the clock it flies by.
+    """Everything in flight, and its clock.
 
-    Jobs are objects of their own, except for those that only have to arrive at a server that waits for many.
+    Each job is an object of its own, except for jobs that only have to arrive at a server that waits for many.
     """
 
     saved = ("by_client", "adrift", "idle")
@@ -28,13 +28,13 @@ class Flights(Stateful):
         self.fleet = fleet
         self.queue: EventQueue[What] = EventQueue()
         self.by_client: dict[int, Flight] = {}
-        """Those that are objects of their own."""
+        """Jobs that are objects of their own."""
         self.together: Together | None = None
-        """The others, which are of one dispatch; between two rounds there are none."""
+        """The other jobs, which are of one dispatch; between two rounds there are none."""
         self.adrift: dict[int, Flight] = {}
         """Jobs that were given up, but whose devices do not know it and will upload them."""
         self.idle = np.ones(len(fleet), dtype=np.bool_)
-        """[N], who is neither at work nor gone."""
+        """[N], which devices are neither at work nor gone."""
 
     @property
     def now(self) -> float:
@@ -42,12 +42,12 @@ class Flights(Stateful):
         return self.queue.now
 
     def free(self) -> NDArray[np.bool_]:
-        """[N], whom a job can be given now."""
+        """[N], which devices can be given a job now."""
         on = self.fleet.available(self.now)
         return self.idle if on is None else self.idle & on
 
     def next_on(self, samples: NDArray[np.int64]) -> float:
-        """When the next device that could be given a job comes on or back; now, if one is on; infinite if none will."""
+        """When the next device comes on or back that could get a job: now if one is on, infinite if none will."""
         idle = np.flatnonzero((samples > 0) & self.idle)
         on = self.fleet.next_on(self.now, idle) if len(idle) else np.inf
         return min([on, *(flight.arrives for flight in self.adrift.values())])
@@ -61,7 +61,7 @@ class Flights(Stateful):
         self.plan(flight)
 
     def launch_together(self, jobs: Departure) -> None:
-        """Jobs are on their way that will arrive."""
+        """Jobs that are sure to arrive are on their way."""
         clients = jobs.orders.client
         assert self.together is None, "others are on their way together"
         assert self.idle[clients].all(), "a device is at work already"
@@ -74,7 +74,7 @@ class Flights(Stateful):
         self.queue.schedule(time, (ARRIVES, client), End(client, job, 1))
 
     def plan(self, flight: Flight) -> None:
-        """Its next step is known, as things stand; what was planned before does not count any more."""
+        """Plan its next step, as far as it is known now; earlier plans do not count any more."""
         flight.revision += 1
         client, which = flight.order.client, (flight.order.client, flight.order.job, flight.revision)
         if flight.asks and flight.slot_time <= flight.fails:
@@ -83,17 +83,17 @@ class Flights(Stateful):
             self.queue.schedule(min(flight.arrives, flight.fails), (ARRIVES, client), End(*which))
 
     def find(self, planned: Planned) -> Flight | None:
-        """The job that this was planned for, if it is still so."""
+        """The job that this was planned for, if the plan still holds."""
         flight = self.by_client.get(planned.client)
         current = flight is not None and (flight.order.job, flight.revision) == (planned.job, planned.revision)
         return flight if current else None
 
     def begins_landing(self, planned: Planned) -> bool:
-        """Whether this was planned for the next one of those that are together."""
+        """Whether this was planned for the next of the jobs that are together."""
         return self.together is not None and self.together.next[2] == planned.job
 
     def land_together(self, most: int, limit: float) -> ArrivedTogether:
-        """The next ones are over, as many as come until then before anything else happens; it is later now."""
+        """The next jobs arrive, as many as do so before `limit` and before anything else happens; the clock moves."""
         together, heap = self.together, self.queue.heap
         assert together is not None
         self.queue.now, rows = together.take(most, limit, heap[0] if heap else None)
@@ -106,7 +106,7 @@ class Flights(Stateful):
         return ArrivedTogether(self.now, uploads, rows)
 
     def separate(self) -> None:
-        """Jobs that are together go on one by one, as if they had never been."""
+        """Jobs that are together continue one by one, as if they had never been together."""
         jobs, self.together = self.together, None
         for place, flight in enumerate(jobs.rest() if jobs is not None else ()):
             self.by_client[flight.order.client] = flight
@@ -121,9 +121,9 @@ class Flights(Stateful):
         flight.finished += seconds
 
     def interrupt(self, flight: Flight) -> bool:
-        """Ask for what the device has after the epoch it has just finished, or after its first one, or after a merge.
+        """Ask a device for the model after its last finished epoch, but at least after its first, or after a merge.
 
-        False if that changes nothing.
+        Returns False if that changes nothing.
         """
         told = self.now + float(self.fleet.download_seconds(np.array([flight.order.client]), 0)[0])
         waited = 0.0 if flight.merged is None or flight.asked is None else flight.merged - flight.asked
@@ -153,13 +153,13 @@ class Flights(Stateful):
             self.stray(flight, flight.arrives)
 
     def stray(self, flight: Flight, time: float) -> None:
-        """Its upload will come then, though nobody waits for it."""
+        """Its upload will come at `time`, though the server does not wait for it."""
         order = flight.order
         stray = Stray(order.client, order.job, order.version, flight.upload_bytes)
         self.queue.schedule(time, (ARRIVES, order.client, order.job), stray)
 
     def come_back(self, stray: Stray) -> Flight | None:
-        """The job whose device was adrift until now, if this is its upload: it is free again."""
+        """The job whose device was adrift until now, if this is its upload; the device is free again."""
         flight = self.adrift.get(stray.client)
         if flight is None or flight.order.job != stray.job:
             return None

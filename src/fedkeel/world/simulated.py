@@ -31,7 +31,7 @@ from fedkeel.world.together import Departure
 
 
 class Simulated(Stateful):
-    """Carries out the server's commands and tells what happens, in the order of the virtual clock."""
+    """Carries out the server's commands and reports what happens, in the order of the virtual clock."""
 
     saved = ("first", "_awaited", "_before")
     parts = ("flights", "desk")
@@ -59,7 +59,7 @@ class Simulated(Stateful):
         """Each client's last job, where devices may send that again."""
         self._surveys = 0
         self._answer_bytes: NDArray[np.int64] | int = 0
-        """Of the surveys before the next jobs."""
+        """Bytes of the answers to surveys before the next jobs."""
         self._asked = 0
         self._whole: tuple[int, Tensor] | None = None
         """Epochs and learning rates that the last jobs were asked for, where the server looks ahead."""
@@ -81,18 +81,18 @@ class Simulated(Stateful):
         return self.flights.now
 
     def events(self, limit: float) -> Iterator[ev.Event]:
-        """Whatever happens until then, one event after the other; commands between two of them may lead to more."""
+        """The events up to `limit`, one after the other; commands between two of them may lead to more."""
         for what in self.flights.queue.until(limit):
             told = self._told(what, limit)
             if told is not None:
                 yield told
 
     def carry_out(self, command: ev.Command) -> list[ev.Event]:
-        """Do what the server asks; what happens at once because of it."""
+        """Do what the server asks; returns the events that this causes at once."""
         return self._commands[type(command)](command)
 
     def _told(self, what: What, limit: float) -> ev.Event | None:
-        """What the server hears of what happens now."""
+        """The event that the server gets for what happens now, if any."""
         if isinstance(what, Begin):
             return ev.Wake(self.now, self.flights.free())
         if isinstance(what, Stray):
@@ -127,13 +127,13 @@ class Simulated(Stateful):
     def _check_alive(self) -> None:
         if not self.flights.by_client and self.flights.together is None:
             raise FedkeelError(
-                f"the server starves: all devices that have data had left for good by {self.now:g} virtual seconds "
-                "(faults.leave)"
+                f"the server starves: all devices that have data had left for good by {self.now:g} virtual seconds; "
+                "choose a smaller faults.leave"
             )
 
     def _fit(self, orders: Orders) -> Orders:
-        """What becomes of orders on these devices: what they keep, and how many epochs they get done."""
-        if not self._surveys:  # else they were asked before
+        """Orders with what the devices add: what they keep, and how many epochs they get done."""
+        if not self._surveys:  # otherwise a survey has done so before
             kept, first, self._asked = self.desk.kept, self.first, orders.epochs.item(0)
             clients, lr = orders.client, orders.lr[0]
             done = self.flights.fleet.epochs_done(self._asked, clients, self._seed, orders.wave.item(0))
@@ -183,7 +183,7 @@ class Simulated(Stateful):
         return orders.but(slot=np.where(np.array(slots) < orders.epochs, slots, 0))
 
     def _survey_seconds(self, clients: NDArray[np.int64]) -> float:
-        """By which a wave is delayed: what surveys took its slowest client. Nobody runs out of time in these."""
+        """The delay of a wave: what surveys took its slowest client. No client runs out of time in a survey."""
         survey, fleet, samples = self._rule.survey, self.flights.fleet, self._samples[clients]
         if not self._surveys or survey is None:
             return 0.0
@@ -194,12 +194,12 @@ class Simulated(Stateful):
         return float((self._surveys * fleet.train_seconds(clients, work) + answers).max())
 
     def _departure(self, command: ev.Send, orders: Orders) -> Departure:
-        """What the clock knows of jobs, which begin later because of surveys."""
+        """The jobs with their times; surveys delay their start."""
         fleet, faults, now, seed = self.flights.fleet, self._faults, self.now, self._seed
         clients, wave, count = orders.client, orders.wave.item(0), len(orders)
         began = now + (fleet.download_seconds(clients, command.down) + self._survey_seconds(clients))
         samples, local = self._samples[clients], self._local
-        seconds = fleet.train_seconds(clients, seen(samples, self._asked, local))  # also of who runs out of time
+        seconds = fleet.train_seconds(clients, seen(samples, self._asked, local))  # also where clients run out of time
         an_epoch = units_an_epoch(samples, local)
         pause, fails = np.zeros(count), np.full(count, now + (command.within or np.inf))
         fault: Column[str] = Same("", count)
@@ -233,7 +233,7 @@ class Simulated(Stateful):
         )
 
     def _last(self, orders: Orders) -> Column[int]:
-        """Each client's job before this one, where devices may send that again."""
+        """Each client's previous job, where devices may send that again."""
         if not self._faults.old_job:
             return Same(0, len(orders))
         clients = orders.numbers("client")
@@ -300,7 +300,7 @@ class Simulated(Stateful):
         return ev.Arrived(self.now, order.client, job, version, flight.upload_bytes, order, flight, upload)
 
     def _come_back(self, stray: Stray) -> ev.Arrived:
-        """An upload comes that nobody waits for; what its device changed in its own state stays changed."""
+        """An upload comes that the server does not wait for; what its device changed in its own state stays changed."""
         flight = self.flights.come_back(stray)
         if flight is not None:
             self.desk.collect(Orders.of([flight.order]), 0)

@@ -1,4 +1,4 @@
-"""Jobs that leave together, in columns; those that will arrive stay together until they do."""
+"""Jobs that are dispatched together, in columns; those that will arrive stay together until they do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Departure:
 
     @property
     def alone(self) -> NDArray[np.bool_]:
-        """To which of them something may happen before they arrive: they are lost, ask for a fresh model, or fail."""
+        """[m], whether something may happen to a job before it arrives: a loss, a request or a fault."""
         alone = (self.fails < self.arrives) | (self.orders.slot > 0)
         return alone if isinstance(self.fault, Same) else alone | np.array([bool(fault) for fault in self.fault])
 
@@ -72,7 +72,7 @@ class Departure:
 
 
 class Together:
-    """Jobs of which nothing is to be told until they arrive, one after the other; who arrives at once, by client."""
+    """Jobs that cause no event until they arrive, one after the other; at the same time, in the order of clients."""
 
     def __init__(self, jobs: Departure) -> None:
         """Clients are in ascending order."""
@@ -93,9 +93,9 @@ class Together:
         return self._times[place], self._clients[place], self.jobs.orders.job.item(self._order.item(place))
 
     def take(self, most: int, limit: float, before: Sequence[object] | None) -> tuple[float, Numbers]:
-        """(When the last one arrives, the rows): the next one, and up to `most` in all that arrive until then.
+        """(When the last one arrives, the rows): the next one and those after it, up to `most` in all.
 
-        They arrive no later than `limit`, and earlier than what is `before` others in the queue of events.
+        They arrive no later than `limit`, and earlier than the event `before`, which is first in the queue.
         """
         start, end = self._next, min(self._next + most, len(self._times))
         end = bisect_right(self._times, limit, start, end)
@@ -109,5 +109,5 @@ class Together:
         return self.jobs.pick(self._order[self._next :]).flights()
 
     def _place(self, place: int) -> tuple[object, object]:
-        """In the queue of events."""
+        """The place in the queue of events."""
         return self._times[place], (ARRIVES, self._clients[place])

@@ -77,7 +77,7 @@ def test_the_alias():
 
 @pytest.mark.parametrize("function", [datasets.describe, datasets.get, datasets.load, datasets.canonical])
 def test_an_unknown_name_is_refused_with_a_suggestion(function):
-    with pytest.raises(InputError, match=r"dataset\.name: 'fashion-mist' is unknown \(did you mean fashion-mnist"):
+    with pytest.raises(InputError, match=r"dataset\.name: 'fashion-mist' is not known; did you mean fashion-mnist"):
         function("fashion-mist")
 
 

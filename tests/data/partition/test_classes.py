@@ -35,7 +35,7 @@ def test_refused_only_if_there_is_no_way_at_all(classes, stock, clients, ratio, 
     if is_possible(classes, stock, clients):
         assert ((counts_of(partition, stock, clients, seed) > 0).sum(axis=1) == classes).all()
     else:
-        with pytest.raises(InputError, match=r"partition.classes|clients: "):
+        with pytest.raises(InputError, match=r"partition.classes|clients must be"):
             counts_of(partition, stock, clients, seed)
 
 
@@ -91,18 +91,18 @@ def test_the_odd_holder_goes_to_a_random_class():
 
 
 @pytest.mark.parametrize(
-    ("classes", "stock", "clients", "accepted"),
+    ("classes", "stock", "clients", "fitting"),
     [
-        (11, [100] * 10, 20, "1 to 10"),
-        (2, [100] * 10, 4, "3 to 10"),
-        (2, [100, 1, 1], 10, "1 to 1"),
-        (1, [1, 1, 1], 2, "none with so few samples, use fewer clients"),
+        (11, [100] * 10, 20, "must be from 1 to 10"),
+        (2, [100] * 10, 4, "must be from 3 to 10"),
+        (2, [100, 1, 1], 10, "must be from 1 to 1"),
+        (1, [1, 1, 1], 2, "cannot be met"),
     ],
 )
-def test_what_would_be_accepted_is_told(classes, stock, clients, accepted):
+def test_what_would_fit_is_told(classes, stock, clients, fitting):
     with pytest.raises(InputError) as error:
         counts_of(Classes(classes=classes), stock, clients, 0)
     assert str(error.value) == (
-        f"partition.classes: {classes} is not accepted with {clients} clients and {len(stock)} classes of "
-        f"{min(stock)} to {max(stock)} samples; accepted: {accepted}"
+        f"partition.classes {fitting} with {clients} clients and {len(stock)} classes of "
+        f"{min(stock)} to {max(stock)} samples; {'use fewer clients' if 'cannot' in fitting else f'got {classes}'}"
     )

@@ -166,6 +166,4 @@ def test_clients_are_empty_only_if_allowed():
 def test_a_least_size_that_the_samples_do_not_allow_is_refused(per):
     with pytest.raises(InputError) as error:
         Dirichlet(per=per, min_size=6).assign(np.arange(50) % 3, 10, 0)
-    assert str(error.value) == (
-        "partition.min_size: 6 is not accepted with 10 clients and 50 samples; accepted: at most 5"
-    )
+    assert str(error.value) == ("partition.min_size must be at most 5 with 10 clients and 50 samples; got 6")

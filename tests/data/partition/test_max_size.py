@@ -82,7 +82,7 @@ def test_samples_that_nobody_has_disturb_nothing() -> None:
 
 def test_an_impossible_cap_is_refused() -> None:
     for bad in ({"max_size": 0}, {"max_size": 1.5}, {"kind": "dirichlet", "max_size": 3, "min_size": 4}):
-        with pytest.raises(InputError, match=r"partition.max_size: .*accepted: "):
+        with pytest.raises(InputError, match=r"partition\.max_size"):
             Experiment(partition=bad)
     with pytest.raises(ValidationError):
         Dirichlet(min_size=2, max_size=1)

@@ -128,22 +128,28 @@ def test_in_python() -> None:
         ({"kind": "nowhere:x"}, "No module named 'nowhere'"),
         (
             {"kind": "own_deals:number"},
-            "partition.kind: own_deals:number is 3; accepted: a function number(labels, cli",
+            "partition.kind: own_deals:number must be a function number(labels, clients, rng); got 3",
         ),
         (
             {"kind": "own_deals:two"},
-            "own_deals:two(labels, clients) is not accepted (too many positional arguments); ac",
+            "partition.kind: own_deals:two must be a function two(labels, clients, rng); got two(labels,",
         ),
-        ({"kind": "own_deals:needs"}, "partition.alpha: own_deals:needs needs this setting"),
-        ({"kind": "own_deals:hides"}, "accepted: options that are passed by name, none of them called kind"),
-        ({"kind": "own_deals:places"}, "accepted: options that are passed by name"),
+        ({"kind": "own_deals:needs"}, "partition.alpha is missing; own_deals:needs needs it"),
+        (
+            {"kind": "own_deals:hides"},
+            "partition.kind: own_deals:hides must take its options by name, and none may be called kind;",
+        ),
+        (
+            {"kind": "own_deals:places"},
+            "partition.kind: own_deals:places must take its options by name, and none may be called kind;",
+        ),
         (
             {"kind": "own_deals:deal", "frist": 1},
-            "partition.frist: own_deals:deal has no such setting (did you mean first?); accepted: first",
+            "partition.frist is not a setting of own_deals:deal; did you mean partition.first?",
         ),
-        ({"kind": "own_deals:deal", "first": "x"}, "partition.first: 'x' is not accepted; accepted: a valid integer"),
-        ({"kind": "own_deals:deal", "first": True}, "partition.first: 'true' is not accepted"),
-        ({"kind": "own_dael"}, "partition.kind: 'own_dael' is unknown"),
+        ({"kind": "own_deals:deal", "first": "x"}, "partition.first must be an integer; got 'x'"),
+        ({"kind": "own_deals:deal", "first": True}, "partition.first must be an integer; got 'true'"),
+        ({"kind": "own_dael"}, "partition.kind: 'own_dael' is not known"),
     ],
 )
 def test_bad_descriptions_are_told_before_anything_else(given: dict[str, object], said: str) -> None:
@@ -156,16 +162,16 @@ def test_bad_descriptions_are_told_before_anything_else(given: dict[str, object]
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("short", "partition.kind: own_deals:short returned 1 arrays; accepted: 4, one per client"),
-        ("twice", "dealt sample 1 to clients 0 and 1; accepted: each sample once"),
-        ("twice_to_one", "dealt sample 0 to clients 0 and 0; accepted: each sample once"),
-        ("outside", "dealt sample 40 to client 0; accepted: 0 to 39"),
-        ("negative", "dealt sample -1 to client 0; accepted: 0 to 39"),
-        ("floats", "returned float64 of shape (1,) for client 0; accepted: sample numbers"),
-        ("masks", "returned bool of shape (40,) for client 0"),
-        ("nobody", "dealt no sample to anybody; accepted: at least one"),
-        ("nothing", "returned None; accepted: one array of sample numbers per client"),
-        ("fails", "partition.kind: own_deals:fails failed (SystemExit: not today)"),
+        ("short", "partition.kind: own_deals:short must return 4 arrays, one per client; got 1"),
+        ("twice", "must deal out each sample once; got 1 for clients 0 and 1"),
+        ("twice_to_one", "must deal out each sample once; got 0 for clients 0 and 0"),
+        ("outside", "must deal out samples 0 to 39; got 40 for client 0"),
+        ("negative", "must deal out samples 0 to 39; got -1 for client 0"),
+        ("floats", "must return sample numbers; got float64 of shape [1] for client 0"),
+        ("masks", "got bool of shape [40] for client 0"),
+        ("nobody", "must deal out at least one sample; got none"),
+        ("nothing", "must return one array of sample numbers per client; got None"),
+        ("fails", "partition.kind: own_deals:fails failed (own_deals.py, line 26, in fails: SystemExit: not today)"),
     ],
 )
 def test_what_is_no_partition_is_told(name: str, said: str) -> None:

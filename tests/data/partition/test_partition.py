@@ -61,7 +61,7 @@ def is_possible(partition: Partition, labels: np.ndarray, clients: int) -> bool:
 def test_every_sample_has_one_client_or_the_setting_is_refused(partition, labels, clients, seed):
     before = labels.copy()
     if not is_possible(partition, labels, clients):
-        with pytest.raises(InputError, match="accepted: "):
+        with pytest.raises(InputError, match=r"must be|cannot be met"):
             partition.assign(labels, clients, seed)
         return
     assignment = partition.assign(labels, clients, seed)
@@ -165,19 +165,19 @@ def test_the_size_ratio_is_that_of_a_random_half(partition, clients):
 
 @pytest.mark.parametrize("partition", KINDS, ids=repr)
 def test_more_clients_than_samples_are_refused(partition):
-    with pytest.raises(InputError, match="clients: 4 is not accepted with 3 samples; accepted: 1 to 3"):
+    with pytest.raises(InputError, match="clients must be at most 3, as there are 3 samples; got 4"):
         partition.assign(np.array([0, 1, 2]), 4, 0)
 
 
 @pytest.mark.parametrize("clients", [0, -1])
 def test_no_clients_are_refused(clients):
-    with pytest.raises(InputError, match=f"clients: {clients} is not accepted; accepted: 1 or more"):
+    with pytest.raises(InputError, match=f"clients must be at least 1; got {clients}"):
         Dirichlet(per="class", min_size=0).assign(BALANCED, clients, 0)
 
 
 @pytest.mark.parametrize("labels", [np.array([]), np.zeros(3), np.zeros((2, 2), dtype=int)])
 def test_labels_that_are_not_a_row_of_integers_are_refused(labels):
-    with pytest.raises(InputError, match=r"labels: .* accepted: integers"):
+    with pytest.raises(InputError, match=r"labels must be one whole number per sample"):
         Iid().assign(labels, 1, 0)
 
 
@@ -255,13 +255,13 @@ def test_settings_out_of_range_are_refused(given):
 
 
 def test_every_kind_is_listed_with_its_source():
-    assert names() == ("iid", "dirichlet", "shards", "classes")
+    assert names() == ("iid", "dirichlet", "shards", "classes", "column")
     for kind in names():
-        assert "et al., 20" in describe(kind)
+        assert "et al., 20" in describe(kind) or kind == "column"
         assert "\n" not in describe(kind)
     assert describe("pathological") == describe("shards")
 
 
 def test_an_unknown_kind_is_told_with_all_kinds():
-    with pytest.raises(InputError, match=r"partition.kind: 'shard' is unknown \(did you mean shards\?\)"):
+    with pytest.raises(InputError, match=r"partition.kind: 'shard' is not known; did you mean shards\?"):
         describe("shard")

@@ -54,6 +54,4 @@ def test_shards_are_dealt_at_random():
 def test_more_shards_than_samples_are_refused():
     with pytest.raises(InputError) as error:
         Shards(shards_per_client=4).assign(np.zeros(11, dtype=int), 3, 0)
-    assert str(error.value) == (
-        "partition.shards_per_client: 4 is not accepted with 3 clients and 11 samples; accepted: at most 3"
-    )
+    assert str(error.value) == ("partition.shards_per_client must be at most 3 with 3 clients and 11 samples; got 4")

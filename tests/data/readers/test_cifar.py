@@ -54,13 +54,13 @@ def test_binary_records_of_cifar100_give_the_fine_label(tmp_path):
 def test_truncated_records_are_refused(tmp_path, cut):
     path = record_file(tmp_path / "b.bin", FINE)
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(InputError, match=rf"b\.bin: expected records of 3073 bytes each, found {4 * 3073 - cut}"):
+    with pytest.raises(InputError, match=rf"b\.bin must hold records of 3073 bytes each; got {4 * 3073 - cut}"):
         cifar.read_binary(path, classes=10, label_bytes=1)
 
 
 def test_a_binary_label_out_of_range_is_refused(tmp_path):
     path = record_file(tmp_path / "b.bin", COARSE)
-    with pytest.raises(InputError, match=r"b\.bin: expected labels 0\.\.9, found 19 at index 0"):
+    with pytest.raises(InputError, match=r"b\.bin must hold labels from 0 to 9; got 19 at index 0"):
         cifar.read_binary(path, classes=10, label_bytes=1)
 
 
@@ -91,7 +91,7 @@ class Touch:
 
 def test_a_pickle_cannot_run_code(tmp_path):
     path = pickle_file(tmp_path / "b", {"data": Touch(tmp_path / "made"), "labels": []})
-    with pytest.raises(InputError, match=r"b: expected a pickled CIFAR batch \(it refers to posix\.mkdir"):
+    with pytest.raises(InputError, match=r"b must hold a pickled CIFAR batch \(it refers to posix\.mkdir"):
         cifar.read_pickle(path, classes=10, label_key="labels")
     assert not (tmp_path / "made").exists()
 
@@ -102,19 +102,19 @@ DATA = IMAGES.reshape(4, -1)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (python2_pickle(IMAGES, [1, 2, 3, 4])[:-9000], "expected a pickled CIFAR batch"),
-        (b"no pickle", "expected a pickled CIFAR batch"),
-        ([1, 2], "expected a pickled dict, found list"),
-        ({"labels": [1, 2, 3, 4]}, r"expected an entry 'data', found \['labels'\]"),
-        ({"data": DATA}, "expected an entry 'labels'"),
-        ({"data": DATA[:, 1:], "labels": [1, 2, 3, 4]}, r"expected data of shape \[n, 3072\]"),
+        (python2_pickle(IMAGES, [1, 2, 3, 4])[:-9000], "must hold a pickled CIFAR batch"),
+        (b"no pickle", "must hold a pickled CIFAR batch"),
+        ([1, 2], "must hold a pickled dict; got list"),
+        ({"labels": [1, 2, 3, 4]}, r"must hold an entry 'data'; got \['labels'\]"),
+        ({"data": DATA}, "must hold an entry 'labels'"),
+        ({"data": DATA[:, 1:], "labels": [1, 2, 3, 4]}, r"must hold data of shape \[n, 3072\]"),
         ({"data": DATA.astype("<i8"), "labels": [1, 2, 3, 4]}, "instead of u1"),
-        ({"data": DATA, "labels": [1, 2, 3]}, "expected 4 integers as labels"),
-        ({"data": DATA, "labels": [1, 2, 3, 0.5]}, "expected 4 integers as labels"),
-        ({"data": DATA, "labels": [1, 2, 3, 10]}, r"expected labels 0\.\.9, found 10 at index 3"),
+        ({"data": DATA, "labels": [1, 2, 3]}, "must hold 4 integers as labels"),
+        ({"data": DATA, "labels": [1, 2, 3, 0.5]}, "must hold 4 integers as labels"),
+        ({"data": DATA, "labels": [1, 2, 3, 10]}, r"must hold labels from 0 to 9; got 10 at index 3"),
     ],
 )
 def test_a_damaged_pickle_is_refused_by_name(tmp_path, content, message):
     path = pickle_file(tmp_path / "data_batch_1", content)
-    with pytest.raises(InputError, match=f"data_batch_1: .*{message}"):
+    with pytest.raises(InputError, match=f"data_batch_1 .*{message}"):
         cifar.read_pickle(path, classes=10, label_key="labels")

@@ -25,13 +25,13 @@ def test_a_folder_is_read_in_order_of_names_negative_first(tmp_path):
 
 def test_an_empty_folder_is_refused(tmp_path):
     write_folder(tmp_path, {"neg/0_1.txt": b"n"})
-    with pytest.raises(InputError, match=r"pos: expected reviews as \*\.txt, found none"):
+    with pytest.raises(InputError, match=r"pos must hold reviews as \*\.txt; got none"):
         imdb.read_split(tmp_path)
 
 
 def test_a_review_that_is_no_text_is_refused(tmp_path):
     write_folder(tmp_path, {"neg/0_1.txt": b"\xff\xfe", "pos/0_9.txt": b"p"})
-    with pytest.raises(InputError, match=r"0_1\.txt: expected UTF-8 text"):
+    with pytest.raises(InputError, match=r"0_1\.txt must hold UTF-8 text"):
         imdb.read_split(tmp_path)
 
 
@@ -48,19 +48,19 @@ def test_the_quarters_of_the_json_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('[{"t": "a", "s": 0}', "expected a JSON list"),
-        ('{"t": "a"}', "expected a JSON list"),
-        ('[{"t": "a"}]', "expected a JSON list"),
-        ("3", "expected a JSON list"),
-        ("[]", "expected four equal quarters"),
-        ('[{"t": "a", "s": 0}]', "expected four equal quarters.*found 1 reviews, 0 of them with s = 1"),
-        (json.dumps([{"t": "a", "s": s} for s in (0, 1, 0, 1)]), "expected four equal quarters"),
-        (json.dumps([{"t": "a", "s": s} for s in (0, 0, 1, 2)]), "expected four equal quarters"),
-        (json.dumps([{"t": None, "s": s} for s in (0, 0, 1, 1)]), "expected every t to be a text"),
+        ('[{"t": "a", "s": 0}', "a JSON list"),
+        ('{"t": "a"}', "a JSON list"),
+        ('[{"t": "a"}]', "a JSON list"),
+        ("3", "a JSON list"),
+        ("[]", "four equal quarters"),
+        ('[{"t": "a", "s": 0}]', "four equal quarters.*got 1 reviews, 0 of them with s = 1"),
+        (json.dumps([{"t": "a", "s": s} for s in (0, 1, 0, 1)]), "four equal quarters"),
+        (json.dumps([{"t": "a", "s": s} for s in (0, 0, 1, 2)]), "four equal quarters"),
+        (json.dumps([{"t": None, "s": s} for s in (0, 0, 1, 1)]), "a text as every t"),
     ],
 )
 def test_a_damaged_json_file_is_refused_by_name(tmp_path, content, message):
     path = tmp_path / "reviews.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=rf"reviews\.json: {message}"):
+    with pytest.raises(InputError, match=rf"reviews\.json must hold {message}"):
         imdb.read_json(path)

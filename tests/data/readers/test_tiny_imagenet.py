@@ -40,20 +40,20 @@ def test_validation_images_follow_the_annotations_and_grey_becomes_rgb(folder):
 
 
 def test_the_number_of_classes_is_checked(folder):
-    with pytest.raises(InputError, match="train: expected 200 folders, one a class, found 3"):
+    with pytest.raises(InputError, match="train must hold 200 folders, one per class; got 3"):
         tiny_imagenet.read_train(folder, classes=200)
 
 
 def test_a_class_without_images_is_refused(folder):
     for path in (folder / "train" / "n02" / "images").iterdir():
         path.unlink()
-    with pytest.raises(InputError, match=r"n02/images: expected \*\.JPEG files"):
+    with pytest.raises(InputError, match=r"n02/images must hold \*\.JPEG files"):
         tiny_imagenet.read_train(folder, classes=3)
 
 
 def test_an_image_of_another_size_is_refused(folder):
     save(folder / "train" / "n02" / "images" / "n02_9.JPEG", (1, 2, 3), size=32)
-    with pytest.raises(InputError, match=r"n02_9\.JPEG: expected 64 x 64 pixels, found 32 x 32"):
+    with pytest.raises(InputError, match=r"n02_9\.JPEG must have 64 x 64 pixels; got 32 x 32"):
         tiny_imagenet.read_train(folder, classes=3)
 
 
@@ -61,7 +61,7 @@ def test_an_image_of_another_size_is_refused(folder):
 def test_a_damaged_image_is_refused(folder, damage):
     path = folder / "val" / "images" / "val_0.JPEG"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match=r"val_0\.JPEG: expected a JPEG image"):
+    with pytest.raises(InputError, match=r"val_0\.JPEG must be a JPEG image"):
         tiny_imagenet.read_validation(folder, classes=3)
 
 
@@ -69,11 +69,11 @@ def test_a_damaged_image_is_refused(folder, damage):
 def test_an_annotation_without_a_known_class_is_refused(folder, row):
     with (folder / "val" / "val_annotations.txt").open("a") as file:
         file.write(row + "\n")
-    with pytest.raises(InputError, match=r"val_annotations\.txt: expected a file and a class.*in line 3"):
+    with pytest.raises(InputError, match=r"val_annotations\.txt must name a file and a class.*in line 3"):
         tiny_imagenet.read_validation(folder, classes=3)
 
 
 def test_absent_annotations_are_named(folder):
     (folder / "val" / "val_annotations.txt").unlink()
-    with pytest.raises(InputError, match=r"val_annotations\.txt: cannot be read"):
+    with pytest.raises(InputError, match=r"val_annotations\.txt cannot be read"):
         tiny_imagenet.read_validation(folder, classes=3)

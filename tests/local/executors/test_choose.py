@@ -20,7 +20,7 @@ from fedkeel.local.executors import choose, memory_limits
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.native.gradient import NativeGradient
-from fedkeel.local.settings import ExecutorSettings
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.work import batch_sizes
 from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel, Layout
@@ -179,7 +179,7 @@ class Branching(nn.Module):
 
 
 def test_a_model_that_vmap_cannot_follow_is_told_so() -> None:
-    with pytest.raises(InputError, match=r"executor: vectorised in stacks of 2 is not accepted.*it fails"):
+    with pytest.raises(InputError, match=r"executor: vectorised in stacks of 2 cannot be used.*it fails"):
         go({"kind": "vectorised", "stack": 2, "channels_last": False}, Branching())
 
 
@@ -283,9 +283,9 @@ def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypat
     [
         ({"kind": "vectorised", "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
         ({"stack": 4, "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
-        ({"kind": "serial", "stack": 4}, ["executor.stack", "4", "kind vectorised"]),
-        ({"kind": "vectorised", "stack": 0}, ["executor.stack", "0", "1 or more"]),
-        ({"kind": "serial", "workers": 2}, ["executor.workers", "2", "kind processes"]),
+        ({"kind": "serial", "stack": 4}, ["executor.stack must be 0", "kind=serial; got 4"]),
+        ({"kind": "vectorised", "stack": 0}, ["executor.stack must be 1 or more", "got 0"]),
+        ({"kind": "serial", "workers": 2}, ["executor.workers needs", "kind=processes or threads"]),
         ({"kind": "gpu"}, ["executor.kind", "gpu", "processes"]),
         ({"workers": 0}, ["executor.workers", "0"]),
     ],
@@ -304,8 +304,8 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 
 def test_every_size_of_mini_batch_is_tried() -> None:
-    assert batch_sizes(data(), 4) == [1, 3, 4]
-    assert batch_sizes(data(), "full") == [3, 4, 5, 7, 9, 12]
+    assert batch_sizes(data(), LocalSettings(batch_size=4)) == [1, 3, 4]
+    assert batch_sizes(data(), LocalSettings(batch_size="full")) == [3, 4, 5, 7, 9, 12]
 
 
 def test_stacks_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -352,7 +352,7 @@ def test_jobs_that_do_not_fit_are_refused() -> None:
         {"y": told.y.int()},
         {"course": Course(offset=vectors(3, 1.0)[:, 1:])},
     ):
-        with pytest.raises(FedkeelError, match="native training was given"):
+        with pytest.raises(FedkeelError, match="of native training must"):
             net.run(replace(told, **bad), out)
     for more in (
         {"order": told.order[:, :1]},

@@ -138,22 +138,20 @@ def test_one_that_the_processor_lacks_is_refused(
     for ask in (library.load, library.absence):
         with pytest.raises(InputError) as error:
             ask()
-        assert str(error.value) == (
-            f"FEDKEEL_ISA: {name} is not accepted, this processor lacks it; accepted: avx2, base"
-        )
+        assert str(error.value) == (f"FEDKEEL_ISA={name} is not supported by this processor; use one of avx2, base")
 
 
 def test_one_that_was_not_built_is_refused(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     build(["base"])
     monkeypatch.setenv("FEDKEEL_ISA", "avx2")
-    with pytest.raises(InputError, match=r"^FEDKEEL_ISA: avx2 is not accepted, it was not built; accepted: base$"):
+    with pytest.raises(InputError, match=r"^FEDKEEL_ISA=avx2 was not built; use one of base$"):
         library.load()
 
 
 def test_a_word_that_is_no_instruction_set_is_refused(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     build()
     monkeypatch.setenv("FEDKEEL_ISA", "sse9")
-    with pytest.raises(InputError, match=r"^FEDKEEL_ISA: 'sse9' is not accepted; accepted: avx512, avx2, base$"):
+    with pytest.raises(InputError, match=r"^FEDKEEL_ISA must be one of avx512, avx2, base; got 'sse9'$"):
         library.load()
 
 
@@ -195,14 +193,14 @@ def test_required_and_absent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("FEDKEEL_NATIVE", "require")
     with pytest.raises(InputError) as error:
         library.load()
-    assert str(error.value) == f"FEDKEEL_NATIVE: require is not accepted here, {why}"
+    assert str(error.value) == f"FEDKEEL_NATIVE=require cannot be met: {why}"
     assert library.absence() == why
 
 
 def test_a_word_that_is_no_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDKEEL_NATIVE", "yes")
     for ask in (library.load, library.absence):
-        with pytest.raises(InputError, match=r"^FEDKEEL_NATIVE: 'yes' is not accepted; accepted: auto, require, no$"):
+        with pytest.raises(InputError, match=r"^FEDKEEL_NATIVE must be one of auto, require, no; got 'yes'$"):
             ask()
 
 

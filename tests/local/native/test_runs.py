@@ -163,19 +163,19 @@ def test_what_was_asked_for_is_kept() -> None:
     [
         (
             {"native": True, "channels_last": True},
-            "executor.channels_last: true is not accepted with native training; accepted: one of them",
+            "executor.channels_last does not go with native training; keep one of the two",
         ),
         (
             {"kind": "threads", "native": False},
-            "executor.native: false is not accepted with kind threads; accepted: true, or kind processes",
+            "executor.native must be true with executor.kind=threads; got false",
         ),
         (
             {"kind": "threads", "stack": 0},
-            "executor.stack: 0 is not accepted with kind threads; accepted: 1 or more, or kind serial",
+            "executor.stack must be 1 or more with executor.kind=threads; got 0",
         ),
         (
             {"kind": "threads", "channels_last": True},
-            "executor.channels_last: true is not accepted with native training; accepted: one of them",
+            "executor.channels_last does not go with native training; keep one of the two",
         ),
         ({"kind": "threads", "workers": 0}, "executor.workers"),
         ({"native": "perhaps"}, "executor.native"),
@@ -193,20 +193,18 @@ NORMED = "the model has a layer BatchNorm2d"
 @pytest.mark.parametrize(
     ("executor", "sentence"),
     [
-        ({"native": True}, f"executor.native: true is not accepted here: {NORMED}; accepted: executor.native=false"),
+        ({"native": True}, f"executor.native=true cannot be used here: {NORMED}; set executor.native=false"),
         (
             {"kind": "serial", "native": True},
-            f"executor.native: true is not accepted here: {NORMED}; accepted: executor.native=false",
+            f"executor.native=true cannot be used here: {NORMED}; set executor.native=false",
         ),
         (
             "threads",
-            f"executor.kind: threads is not accepted here: {NORMED}; accepted: executor=auto, or serial, "
-            "vectorised or processes",
+            f"executor.kind=threads cannot be used here: {NORMED}; use executor=auto, serial, vectorised or processes",
         ),
         (
             THREADS,
-            f"executor.kind: threads is not accepted here: {NORMED}; accepted: executor=auto, or serial, "
-            "vectorised or processes",
+            f"executor.kind=threads cannot be used here: {NORMED}; use executor=auto, serial, vectorised or processes",
         ),
     ],
 )
@@ -220,7 +218,7 @@ def test_a_model_that_the_kernels_do_not_know_is_refused(executor: Any, sentence
 @pytest.mark.parametrize("executor", [{"native": True}, {"kind": "processes", "native": True}, "threads"])
 def test_kernels_that_are_switched_off_are_refused(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDKEEL_NATIVE", "no")
-    with pytest.raises(InputError, match="is not accepted here: native kernels are switched off by FEDKEEL_NATIVE=no"):
+    with pytest.raises(InputError, match="cannot be used here: native kernels are switched off by FEDKEEL_NATIVE=no"):
         go(executor)
 
 

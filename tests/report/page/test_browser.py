@@ -84,7 +84,7 @@ def test_every_section_is_there_and_every_chart_is_drawn(seen: dict[str, Any]) -
     assert seen["look"]["variants"] == ["fedavg", "fedagg", "fedasmu"]
     assert seen["look"]["heads"] == [
         "Result",
-        "What it took to reach 20\u00a0%",
+        "Cost of reaching 20\u00a0%",
         "Learning curves",
         "Accuracy by client",
         "Learning rates, staleness and weights",
@@ -121,7 +121,7 @@ def test_a_new_digest_keeps_what_is_hidden(seen: dict[str, Any]) -> None:
 
 def test_the_axis_can_be_chosen(seen: dict[str, Any]) -> None:
     names, pictures = zip(*seen["axes"], strict=True)
-    assert names == ("Virtual time", "Uploads", "Bytes", "Rounds")
+    assert names == ("Virtual time", "Uploads", "Data sent", "Rounds")
     assert len(set(pictures)) == 4
 
 
@@ -189,7 +189,7 @@ def test_a_run_alone_has_no_parts_of_a_comparison(
     assert told["errors"] == []
     assert told["look"]["variants"] == told["look"]["sentences"] == []
     assert told["seeds"] is told["scene"] is told["run"] is None
-    assert "What it took to reach 20\u00a0%" not in told["look"]["heads"]
+    assert "Cost of reaching 20\u00a0%" not in told["look"]["heads"]
     assert all(told["drawn"])
     assert told["narrow"]["page"] == 0
 
@@ -234,6 +234,6 @@ def test_a_live_page_follows_until_the_end(tools: tuple[str, str], written: Make
     assert "all finished" in told["last"]
     assert told["canvases"] >= 3
     assert told["said"][-1] == "complete"
-    assert told["said"].index("waiting") < told["said"].index("connection lost, trying again")
+    assert told["said"].index("waiting") < told["said"].index("connection lost, reconnecting")
     assert {request.rpartition("/")[2] for request in told["requests"]} <= {"", "events", "data:,"}
     assert told["errors"] == []

@@ -54,7 +54,7 @@ def test_ways_that_differ_have_maps_of_their_own(written: Make) -> None:
 def test_a_run_of_an_earlier_version_has_none(written: Make) -> None:
     results = written(["a"], seeds=[0])
     (results.outcomes[0].folder / LABELS).unlink()
-    assert labels(cells(results))[0]["why_not"] == "the run has not written them down"
+    assert labels(cells(results))[0]["why_not"] == "the run did not record them"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"counts": 3}', '{"counts": [[1], [1, 2]]}', '{"counts": [["a"]]}'])

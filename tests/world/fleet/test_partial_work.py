@@ -99,12 +99,12 @@ def test_what_a_device_misses_does_not_depend_on_who_else_takes_part() -> None:
 
 
 ERRORS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"local.epochs": 5, "fleet.tau_max": 5}, ["fleet.tau_max: 5", "local.epochs=5", "accepted: at most 4"]),
-    ({"local.epochs": 3, "fleet.tau_max": 7, "fleet.rho": 0.5}, ["fleet.tau_max: 7", "accepted: at most 2"]),
-    ({"fleet.rho": 0.25}, ["fleet.rho: 0.25", "local.epochs=1", "accepted: local.epochs of 2 or more"]),
-    ({"local.epochs": 2, "fleet.rho": 1.5}, ["fleet.rho", "1.5", "less than or equal to 1"]),
-    ({"local.epochs": 2, "fleet.rho": -0.1}, ["fleet.rho", "-0.1", "greater than or equal to 0"]),
-    ({"local.epochs": 2, "fleet.tau_max": -1}, ["fleet.tau_max", "-1", "greater than or equal to 0"]),
+    ({"local.epochs": 5, "fleet.tau_max": 5}, ["fleet.tau_max must be at most 4", "local.epochs=5", "got 5"]),
+    ({"local.epochs": 3, "fleet.tau_max": 7, "fleet.rho": 0.5}, ["fleet.tau_max must be at most 2", "got 7"]),
+    ({"fleet.rho": 0.25}, ["fleet.rho=0.25 needs jobs of at least 2 epochs, so that a device can miss one; "]),
+    ({"local.epochs": 2, "fleet.rho": 1.5}, ["fleet.rho must be at most 1; got 1.5"]),
+    ({"local.epochs": 2, "fleet.rho": -0.1}, ["fleet.rho must be at least 0; got -0.1"]),
+    ({"local.epochs": 2, "fleet.tau_max": -1}, ["fleet.tau_max must be at least 0; got -1"]),
 ]
 
 

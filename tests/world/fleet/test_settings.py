@@ -1,4 +1,4 @@
-"""Settings of the fleet: what is refused, by name, with what would be accepted, in Python and on the command line."""
+"""Settings of the fleet: what is refused, by name, with what to do, in Python and on the command line."""
 
 from pathlib import Path
 
@@ -8,38 +8,37 @@ from fedkeel import Experiment, InputError
 from fedkeel.world.fleet.settings import FleetSettings
 from tests.helpers.commands import fedkeel
 
-GENERATORS = "lognormal, module:function, tiers, uniform"
+CHOICE = "choose one of lognormal, tiers, uniform or a file that ends in .csv or .parquet, or module:function"
 ERRORS: list[tuple[list[str], list[str]]] = [
-    (["fleet.profile=unifrom"], ["fleet.profile: 'unifrom' is unknown", "did you mean uniform", GENERATORS, ".csv"]),
-    (["fleet.profile=devices.txt"], ["fleet.profile: 'devices.txt'", "a file that ends in .csv or .parquet"]),
-    (["fleet.profile=3"], ["fleet.profile: 3", "a valid string"]),
-    (["fleet.speed_ratio=0.5"], ["fleet.speed_ratio: 0.5", "greater than or equal to 1"]),
-    (["fleet.speed_ratio=.inf"], ["fleet.speed_ratio: inf", "a finite number"]),
-    (["fleet.speed_ratio=5", "fleet.profile=a.csv"], ["fleet.speed_ratio: 5", "a.csv", "accepted: 1, or one of"]),
-    (["fleet.speed_ratio=5", "fleet.profile=a:b"], ["fleet.speed_ratio: 5", "a:b", "uniform, lognormal, tiers"]),
-    (["fleet.tiers=1"], ["fleet.tiers: 1", "greater than or equal to 2"]),
-    (["fleet.fastest_job_seconds=0"], ["fleet.fastest_job_seconds: 0", "greater than 0"]),
-    (["fleet.seconds_per_sample=-1"], ["fleet.seconds_per_sample: -1", "greater than 0"]),
-    (["fleet.job=fix"], ["fleet.job: 'fix'", "'samples' or 'fixed'"]),
+    (["fleet.profile=unifrom"], ["fleet.profile: 'unifrom' is not known; did you mean uniform?"]),
+    (["fleet.profile=devices.txt"], [f"fleet.profile: 'devices.txt' is not known; {CHOICE}"]),
+    (["fleet.profile=3"], ["fleet.profile must be a string; got 3"]),
+    (["fleet.speed_ratio=0.5"], ["fleet.speed_ratio must be at least 1; got 0.5"]),
+    (["fleet.speed_ratio=.inf"], ["fleet.speed_ratio must be a finite number; got inf"]),
+    (["fleet.speed_ratio=5", "fleet.profile=a.csv"], ["fleet.speed_ratio=5 is not used with fleet.profile=a.csv, "]),
+    (["fleet.speed_ratio=5", "fleet.profile=a:b"], ["=a:b, ", "; remove it, or ", "uniform, lognormal, tiers"]),
+    (["fleet.tiers=1"], ["fleet.tiers must be at least 2; got 1"]),
+    (["fleet.fastest_job_seconds=0"], ["fleet.fastest_job_seconds must be greater than 0; got 0"]),
+    (["fleet.seconds_per_sample=-1"], ["fleet.seconds_per_sample must be greater than 0; got -1"]),
+    (["fleet.job=fix"], ["fleet.job must be 'samples' or 'fixed'; got 'fix'"]),
     (
         ["fleet.job=fixed", "fleet.seconds_per_sample=0.5"],
         [
-            "fleet.seconds_per_sample: 0.5",
-            "job fixed",
-            "accepted: fleet.fastest_job_seconds in its place, or job samples",
+            "fleet.seconds_per_sample=0.5 is not used with fleet.job=fixed",
+            "; set fleet.fastest_job_seconds instead, or fleet.job=samples",
         ],
     ),
-    (["fleet.uplink_mbps=0"], ["fleet.uplink_mbps: 0", "greater than or equal to 0.000001"]),
-    (["fleet.downlink_mbps=-3"], ["fleet.downlink_mbps: -3", "greater than or equal to 0.000001"]),
-    (["fleet.bandwidth_divisor=0.1"], ["fleet.bandwidth_divisor: 0.1", "greater than or equal to 1"]),
-    (["fleet.bandwidth_divisor=100"], ["fleet.bandwidth_divisor: 100", "accepted: 1, or set fleet.uplink_mbps"]),
-    (["fleet.latency_seconds=-1"], ["fleet.latency_seconds: -1", "greater than or equal to 0"]),
-    (["fleet.dropout=1"], ["fleet.dropout: 1", "less than 1"]),
-    (["fleet.dropout=-0.1"], ["fleet.dropout: -0.1", "greater than or equal to 0"]),
-    (["fleet.availability=0"], ["fleet.availability: 0", "greater than 0"]),
-    (["fleet.availability=1.5"], ["fleet.availability: 1.5", "less than or equal to 1"]),
-    (["fleet.availability_period=0"], ["fleet.availability_period: 0", "greater than or equal to 0.001"]),
-    (["fleet.speed=5"], ["fleet.speed: 'speed' is not a setting", "did you mean speed_ratio", "uplink_mbps"]),
+    (["fleet.uplink_mbps=0"], ["fleet.uplink_mbps must be at least 1e-06; got 0"]),
+    (["fleet.downlink_mbps=-3"], ["fleet.downlink_mbps must be at least 1e-06; got -3"]),
+    (["fleet.bandwidth_divisor=0.1"], ["fleet.bandwidth_divisor must be at least 1; got 0.1"]),
+    (["fleet.bandwidth_divisor=100"], ["fleet.bandwidth_divisor=100 has no effect", "; remove it, or set fleet.up"]),
+    (["fleet.latency_seconds=-1"], ["fleet.latency_seconds must be at least 0; got -1"]),
+    (["fleet.dropout=1"], ["fleet.dropout must be less than 1; got 1"]),
+    (["fleet.dropout=-0.1"], ["fleet.dropout must be at least 0; got -0.1"]),
+    (["fleet.availability=0"], ["fleet.availability must be greater than 0; got 0"]),
+    (["fleet.availability=1.5"], ["fleet.availability must be at most 1; got 1.5"]),
+    (["fleet.availability_period=0"], ["fleet.availability_period must be at least 0.001; got 0"]),
+    (["fleet.speed=5"], ["fleet.speed is not a setting; "]),
 ]
 
 

@@ -86,7 +86,9 @@ def test_fixed_jobs_take_factors_and_refuse_seconds_for_a_sample(tmp_path: Path)
     path = write_csv(tmp_path / "trace", {"speed_factor": [1, 3, 0.5]})
     assert fleet(path, job="fixed").train_seconds(ALL, np.full(3, 200)).tolist() == [10, 30, 5]
     path = write_csv(tmp_path / "trace", {"seconds_per_sample": [0.5, 1, 2]})
-    with pytest.raises(InputError, match=r"trace\.csv has seconds_per_sample, .* accepted: speed_factor in its place"):
+    with pytest.raises(
+        InputError, match=r"trace\.csv has the column seconds_per_sample, .*; use the column speed_factor "
+    ):
         fleet(path, job="fixed")
 
 
@@ -136,27 +138,27 @@ def test_spaces_blank_lines_quotes_and_a_byte_order_mark_do_no_harm(tmp_path: Pa
 
 
 BAD_CSV: list[tuple[str, list[str]]] = [
-    ("dropout\n0\n\n1\n", ["line 4, column dropout: '1'", "accepted: less than 1"]),
-    ("dropout\n-0.1\n", ["line 2, column dropout: '-0.1'", "greater than or equal to 0"]),
-    ("availability\n0\n", ["line 2, column availability: '0'", "greater than 0"]),
-    ("availability\n1.01\n", ["column availability: '1.01'", "less than or equal to 1"]),
-    ("availability_period\n0\n", ["column availability_period: '0'", "greater than or equal to 0.001"]),
-    ("availability_phase\n-1\n", ["column availability_phase: '-1'", "greater than or equal to 0"]),
-    ("seconds_per_sample\n0\n", ["column seconds_per_sample: '0'", "greater than 0"]),
-    ("speed_factor\n0\n", ["column speed_factor: '0'", "greater than 0"]),
-    ("uplink_mbps\n1\n2\n0\n", ["line 4, column uplink_mbps: '0'", "greater than or equal to 0.000001"]),
-    ("downlink_mbps\ninf\n", ["column downlink_mbps: 'inf'", "a finite number"]),
-    ("latency_seconds\nnan\n", ["column latency_seconds: 'nan'", "a finite number"]),
-    ("dropout,latency_seconds\n0.5,soon\n", ["line 2, column latency_seconds: 'soon'", "a valid number"]),
-    ('dropout\n""\n', ["line 2, column dropout: ''", "a valid number"]),
-    ("droput\n0\n", ["column: 'droput'", "did you mean dropout?", "seconds_per_sample, speed_factor, uplink_mbps"]),
-    ("0.5\n0.5\n", ["column: '0.5'", "accepted: availability"]),
-    ("dropout,dropout\n0,0\n", ["column dropout: it is given twice", "accepted: once"]),
-    ("dropout,availability\n0,1\n0\n", ["line 3: 1 values", "accepted: 2, as many as the header has"]),
-    ("dropout\n0,1\n", ["line 2: 2 values", "accepted: 1, as many as the header has"]),
-    ("dropout\n", ["has no rows", "a row for each device"]),
+    ("dropout\n0\n\n1\n", ["line 4, column dropout must be less than 1; got '1'"]),
+    ("dropout\n-0.1\n", ["line 2, column dropout must be at least 0; got '-0.1'"]),
+    ("availability\n0\n", ["line 2, column availability must be greater than 0; got '0'"]),
+    ("availability\n1.01\n", ["column availability must be at most 1; got '1.01'"]),
+    ("availability_period\n0\n", ["column availability_period must be at least 0.001; got '0'"]),
+    ("availability_phase\n-1\n", ["column availability_phase must be at least 0; got '-1'"]),
+    ("seconds_per_sample\n0\n", ["column seconds_per_sample must be greater than 0; got '0'"]),
+    ("speed_factor\n0\n", ["column speed_factor must be greater than 0; got '0'"]),
+    ("uplink_mbps\n1\n2\n0\n", ["line 4, column uplink_mbps must be at least 1e-06; got '0'"]),
+    ("downlink_mbps\ninf\n", ["column downlink_mbps must be a finite number; got 'inf'"]),
+    ("latency_seconds\nnan\n", ["column latency_seconds must be a finite number; got 'nan'"]),
+    ("dropout,latency_seconds\n0.5,soon\n", ["line 2, column latency_seconds must be a number; got 'soon'"]),
+    ('dropout\n""\n', ["line 2, column dropout must be a number; got ''"]),
+    ("droput\n0\n", ["column: 'droput' is not known; did you mean dropout?"]),
+    ("0.5\n0.5\n", ["column: '0.5' is not known; choose one of availability, availability_period, "]),
+    ("dropout,dropout\n0,0\n", ["column dropout is given twice; keep one of the two"]),
+    ("dropout,availability\n0,1\n0\n", ["line 3 must have as many values as the header, 2; got 1"]),
+    ("dropout\n0,1\n", ["line 2 must have as many values as the header, 1; got 2"]),
+    ("dropout\n", ["has no rows; give ", "one row per device"]),
     ("", ["has no columns", "one or more of the columns seconds_per_sample"]),
-    ("speed_factor,seconds_per_sample\n1,1\n", ["both seconds_per_sample and speed_factor", "accepted: one of them"]),
+    ("speed_factor,seconds_per_sample\n1,1\n", ["both seconds_per_sample and speed_factor; keep one of the two"]),
 ]
 
 
@@ -171,13 +173,13 @@ def test_bad_cells_are_refused_with_file_line_and_column(text: str, words: list[
 
 
 BAD_PARQUET: list[tuple[dict[str, Any], list[str]]] = [
-    ({"dropout": [0.5, 1.0]}, ["row 2, column dropout: 1.0", "less than 1"]),
-    ({"dropout": [0.5, None]}, ["row 2, column dropout: None", "a valid number"]),
-    ({"dropout": [float("nan")]}, ["row 1, column dropout: nan", "a finite number"]),
-    ({"dropout": [False]}, ["row 1, column dropout: 'False'", "a valid number"]),
-    ({"uplink_mbps": ["fast"]}, ["row 1, column uplink_mbps: 'fast'", "a valid number"]),
-    ({"uplink_mbps": [[1.0]]}, ["row 1, column uplink_mbps: [1.0]", "a valid number"]),
-    ({"device": [1]}, ["column: 'device'", "accepted: availability"]),
+    ({"dropout": [0.5, 1.0]}, ["row 2, column dropout must be less than 1; got 1.0"]),
+    ({"dropout": [0.5, None]}, ["row 2, column dropout must be a number; got None"]),
+    ({"dropout": [float("nan")]}, ["row 1, column dropout must be a finite number; got nan"]),
+    ({"dropout": [False]}, ["row 1, column dropout must be a number; got 'False'"]),
+    ({"uplink_mbps": ["fast"]}, ["row 1, column uplink_mbps must be a number; got 'fast'"]),
+    ({"uplink_mbps": [[1.0]]}, ["row 1, column uplink_mbps must be a number; got [1.0]"]),
+    ({"device": [1]}, ["column: 'device' is not known; choose one of availability, availability_period, "]),
     ({"dropout": pyarrow.array([], type=pyarrow.float64())}, ["has no rows"]),
     ({}, ["has no columns"]),
 ]
@@ -201,7 +203,7 @@ def test_files_that_cannot_be_read_are_refused(name: str, content: Any, tmp_path
     elif content:
         path.write_bytes(content)
     with pytest.raises(
-        InputError, match=rf"fleet.profile: .*{name} cannot be read \(.+\); accepted: a (CSV|Parquet) file"
+        InputError, match=rf"fleet.profile: .*{name} cannot be read \(.+\); give a readable (CSV|Parquet) file"
     ):
         fleet(str(path))
 
@@ -210,14 +212,14 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
     path = write_parquet(tmp_path / "trace", TRACE)
     for module in [name for name in sys.modules if name.split(".")[0] == "pyarrow"]:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=r"trace.parquet is not accepted without pyarrow.*fedkeel\[fleet\].*\.csv"):
+    with pytest.raises(InputError, match=r"trace.parquet cannot be read without pyarrow; .*fedkeel\[fleet\].*\.csv"):
         traces.read_parquet(path)
 
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_a_divisor_needs_a_link_in_the_trace_or_the_settings(write: Writer, tmp_path: Path) -> None:
     without = write(tmp_path / "without", {"speed_factor": [1, 2, 3]})
-    with pytest.raises(InputError, match=r"fleet.bandwidth_divisor: 10 .*fleet.uplink_mbps"):
+    with pytest.raises(InputError, match=r"fleet.bandwidth_divisor=10 .*; .*fleet.uplink_mbps"):
         fleet(without, bandwidth_divisor=10)
     assert fleet(without, bandwidth_divisor=10, uplink_mbps=1).upload_seconds(ALL, 125_000) == pytest.approx([10] * 3)
     links = write(tmp_path / "links", {"downlink_mbps": [1, 2, 4]})
@@ -241,18 +243,18 @@ def leaves(clients, seed): raise SystemExit(3)
 def needs(clients): return {}
 """
 BAD_FUNCTIONS = {
-    "short": ["column dropout: 2 values", "accepted: 3 numbers, one for each device"],
-    "one": ["column dropout: a float", "accepted: 3 numbers"],
-    "word": ["column dropout", "accepted: 3 numbers"],
-    "nan": ["device 1, column dropout: nan", "a finite number"],
-    "negative": ["device 2, column uplink_mbps: -1", "greater than or equal to 0.000001"],
+    "short": ["column dropout must have 3 numbers, one per device; got 2 values"],
+    "one": ["column dropout must have 3 numbers, one per device; got 0.5"],
+    "word": ["column dropout must have 3 numbers, one per device; got 'abc'"],
+    "nan": ["device 1, column dropout must be a finite number; got nan"],
+    "negative": ["device 2, column uplink_mbps must be at least 1e-06; got -1"],
     "wrong": ["column: 'speed_factors'", "did you mean speed_factor"],
-    "nothing": ["returned NoneType", "accepted: a mapping"],
+    "nothing": ["must return a mapping from names of columns to 3 numbers each", "; got None"],
     "empty": ["has no columns"],
-    "fails": ["failed (KeyError: 'oh')"],
-    "leaves": ["failed (SystemExit: 3)"],
+    "fails": ["failed (fleet_functions.py, line 13, in fails: KeyError: 'oh')"],
+    "leaves": ["failed (fleet_functions.py, line 14, in leaves: SystemExit: 3)"],
     "needs": ["failed (TypeError", "seed"],
-    "absent": ["cannot be imported (AttributeError", "accepted: module:function"],
+    "absent": ["cannot be imported (AttributeError", "; ", "module:function"],
 }
 
 

@@ -9,11 +9,12 @@ from fedkeel.data import cache
 from fedkeel.data.datasets.examples import Dataset, Examples
 from fedkeel.data.datasets.prepare import Scaling
 from fedkeel.data.datasets.registry import ALIASES, ENTRIES, Entry
+from fedkeel.data.files.kinds import HOW
 from fedkeel.data.sources.layout import Found, find
 from fedkeel.data.sources.source import Kind, Source, as_kind
 from fedkeel.errors import InputError, unknown
 
-__all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "load", "names"]
+__all__ = ["Dataset", "Examples", "Scaling", "canonical", "check_scaling", "describe", "get", "known", "load", "names"]
 
 
 def names() -> list[str]:
@@ -21,11 +22,16 @@ def names() -> list[str]:
     return list(ENTRIES)
 
 
+def known() -> list[str]:
+    """The same with aliases."""
+    return [*ENTRIES, *ALIASES]
+
+
 def canonical(name: str) -> str:
     """The name without alias; an unknown one is refused."""
     own = ALIASES.get(name, name)
     if own not in ENTRIES:
-        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES])
+        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES], also=f"{HOW}, or module:function")
     return own
 
 

@@ -10,6 +10,7 @@ from fedkeel.config import usercode
 from fedkeel.data.partition.assignment import Assignment
 from fedkeel.data.partition.base import Partition
 from fedkeel.data.partition.classes import Classes
+from fedkeel.data.partition.column import Column
 from fedkeel.data.partition.dirichlet import Dirichlet
 from fedkeel.data.partition.iid import Iid
 from fedkeel.data.partition.own import Own
@@ -18,9 +19,11 @@ from fedkeel.errors import unknown
 
 __all__ = [
     "ALIASES",
+    "DEFAULT",
     "AnyPartition",
     "Assignment",
     "Classes",
+    "Column",
     "Dirichlet",
     "Iid",
     "Own",
@@ -29,11 +32,14 @@ __all__ = [
     "describe",
     "names",
     "options",
+    "section",
 ]
 
 ALIASES = {"pathological": "shards"}
 """Other names that `kind` may have."""
 
+DEFAULT = "iid"
+"""The kind where none is given."""
 OWN = "module:function"
 
 _KINDS: dict[str, type[Partition]] = {
@@ -41,6 +47,7 @@ _KINDS: dict[str, type[Partition]] = {
     "dirichlet": Dirichlet,
     "shards": Shards,
     "classes": Classes,
+    "column": Column,
 }
 
 
@@ -51,7 +58,7 @@ def _spelled_out(given: Any) -> Any:
         case {"kind": str(kind), **rest}:
             return {"kind": ALIASES.get(kind, kind), **rest}
         case {**rest} if "kind" not in rest:
-            return {"kind": "iid", **rest}
+            return {"kind": DEFAULT, **rest}
     return given
 
 
@@ -66,6 +73,7 @@ AnyPartition = Annotated[
     | Annotated[Dirichlet, Tag("dirichlet")]
     | Annotated[Shards, Tag("shards")]
     | Annotated[Classes, Tag("classes")]
+    | Annotated[Column, Tag("column")]
     | Annotated[Own, Tag(OWN)],
     Discriminator(kind),
     BeforeValidator(_spelled_out),
@@ -89,6 +97,11 @@ def describe(kind: str) -> str:
 def options(kind: str) -> dict[str, object]:
     """Its settings with their defaults."""
     return {name: field.default for name, field in _find(kind).model_fields.items() if name != "kind"}
+
+
+def section(kind: str) -> type[Partition]:
+    """The section of a kind."""
+    return _find(kind)
 
 
 def _find(kind: str) -> type[Partition]:

@@ -18,6 +18,7 @@ class Partition(Section, ABC):
     """Deals every sample to one client, or to none: a pure function of labels, number of clients and seed."""
 
     kind: str
+    """The way in which samples are dealt out, or `module:function` of your own."""
 
     @abstractmethod
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
@@ -31,9 +32,9 @@ class Slots(Partition):
     """
 
     size_ratio: float = Field(default=1.0, ge=1, le=1e6)
-    """ξ of FedLGA's Fig. 10: a random half of the clients, rounded down, weighs ξ and the others 1."""
+    """How many times as many samples a random half of the clients gets as the other half (ξ in FedLGA)."""
     max_size: int | None = Field(default=None, ge=1)
-    """Most samples of a client: from all that it was dealt so many are drawn at random, and the rest is nobody's."""
+    """The most samples of a client; the rest of its samples is left out at random."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
         """Slot by slot, then shuffled; of clients that got more than `max_size`, a random part."""
@@ -55,7 +56,7 @@ class Slots(Partition):
     def _check_size(self, samples: int, clients: int) -> None:
         """Refuse what cannot give every client enough; by default that is one sample."""
         if clients > samples:
-            raise InputError(f"clients: {clients} is not accepted with {samples} samples; accepted: 1 to {samples}")
+            raise InputError(f"clients must be at most {samples}, as there are {samples} samples; got {clients}")
 
     def _weights(self, clients: int) -> NDArray[np.float64]:
         return np.where(np.arange(clients) < clients // 2, self.size_ratio, 1.0)
@@ -65,8 +66,8 @@ def check_enough(field: str, per_client: int, samples: int, clients: int) -> Non
     """Refuse a setting that asks for more samples per client than there are."""
     if per_client * clients > samples:
         raise InputError(
-            f"{field}: {per_client} is not accepted with {clients} clients and {samples} samples; "
-            f"accepted: at most {samples // clients}"
+            f"{field} must be at most {samples // clients} with {clients} clients and {samples} samples; "
+            f"got {per_client}"
         )
 
 
@@ -74,8 +75,8 @@ def check(labels: NDArray[np.int64], clients: int) -> None:
     """Refuse labels that are none, and a number of clients that is none."""
     if labels.ndim != 1 or len(labels) == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(
-            f"labels: {labels.dtype} of shape {labels.shape} is not accepted; accepted: integers [samples], "
-            "at least one"
+            f"labels must be one whole number per sample, for at least one sample; got {labels.dtype} of shape "
+            f"{list(labels.shape)}"
         )
     if clients < 1:
-        raise InputError(f"clients: {clients} is not accepted; accepted: 1 or more")
+        raise InputError(f"clients must be at least 1; got {clients}")

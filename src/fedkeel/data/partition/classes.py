@@ -25,7 +25,7 @@ class Classes(Slots):
 
     kind: Literal["classes"] = "classes"
     classes: int = Field(default=2, ge=1)
-    """P of the paper."""
+    """The number of classes that each client holds (P in FedLGA)."""
 
     def _slots(
         self, labels: NDArray[np.int64], weights: NDArray[np.float64], draw: np.random.Generator
@@ -40,11 +40,10 @@ class Classes(Slots):
         most = int(np.minimum(stock, clients).sum()) // clients
         if fewest <= self.classes <= most:
             return
-        accepted = f"{fewest} to {most}" if fewest <= most else "none with so few samples, use fewer clients"
-        raise InputError(
-            f"partition.classes: {self.classes} is not accepted with {clients} clients and "
-            f"{len(stock)} classes of {stock.min()} to {stock.max()} samples; accepted: {accepted}"
-        )
+        there = f"{clients} clients and {len(stock)} classes of {stock.min()} to {stock.max()} samples"
+        if fewest > most:
+            raise InputError(f"partition.classes cannot be met with {there}; use fewer clients")
+        raise InputError(f"partition.classes must be from {fewest} to {most} with {there}; got {self.classes}")
 
     def _choose(
         self, stock: NDArray[np.int64], weights: NDArray[np.float64], draw: np.random.Generator

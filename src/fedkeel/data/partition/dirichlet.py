@@ -36,17 +36,18 @@ class Dirichlet(Slots):
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(default=0.5, ge=1e-9, le=1e9)
-    """Concentration, σ of FedAgg: small is uneven, large is IID."""
+    """The concentration (σ in FedAgg). A small value makes clients very different, and a large one makes them nearly
+    IID."""
     per: Literal["class", "client"] = "class"
+    """Whether each class is split over the clients (`class`) or each client draws its own mix of classes (`client`)."""
     min_size: int = Field(default=1, ge=0)
-    """Fewest samples of a client; 0 lets clients be empty with `per: class` and is 1 with `per: client`."""
+    """The fewest samples of a client. With 0, clients may be empty with `per: class`; with `per: client`, 0 means 1."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.max_size is not None and self.min_size > self.max_size:
             raise InputError(
-                f"partition.max_size: {self.max_size} is not accepted with partition.min_size={self.min_size}; "
-                "accepted: at least that"
+                f"partition.max_size must be at least partition.min_size={self.min_size}; got {self.max_size}"
             )
         return self
 
@@ -55,8 +56,8 @@ class Dirichlet(Slots):
             super()._check_size(samples, clients)
         elif clients > MOST_CLIENTS:
             raise InputError(
-                f"clients: {clients} is not accepted with {samples} samples, as nearly all would be empty; accepted: "
-                f"at most {MOST_CLIENTS}"
+                f"clients must be at most {MOST_CLIENTS} where clients may be empty, as nearly all of them would be; "
+                f"got {clients} for {samples} samples"
             )
         check_enough("partition.min_size", self.min_size, samples, clients)
 

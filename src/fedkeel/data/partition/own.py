@@ -53,24 +53,24 @@ def _checked(dealt: Any, what: str, samples: int, clients: int) -> Assignment:
     try:
         parts = [np.asarray(part) for part in dealt]
     except Exception as error:
-        raise InputError(f"{what} returned {shown(dealt)}; accepted: one array of sample numbers per client") from error
+        raise InputError(f"{what} must return one array of sample numbers per client; got {shown(dealt)}") from error
     if len(parts) != clients:
-        raise InputError(f"{what} returned {len(parts)} arrays; accepted: {clients}, one per client")
+        raise InputError(f"{what} must return {clients} arrays, one per client; got {len(parts)}")
     for client, part in enumerate(parts):
         if part.ndim != 1 or (len(part) and part.dtype.kind not in "iu"):
             raise InputError(
-                f"{what} returned {part.dtype} of shape {part.shape} for client {client}; accepted: sample numbers"
+                f"{what} must return sample numbers; got {part.dtype} of shape {list(part.shape)} for client {client}"
             )
         if len(part) and not (part.min() >= 0 and part.max() < samples):
             wrong = part.min() if part.min() < 0 else part.max()
-            raise InputError(f"{what} dealt sample {wrong} to client {client}; accepted: 0 to {samples - 1}")
+            raise InputError(f"{what} must deal out samples 0 to {samples - 1}; got {wrong} for client {client}")
     sizes = np.array([len(part) for part in parts])
     indices = np.concatenate([np.sort(part).astype(np.int64) for part in parts])
     if not len(indices):
-        raise InputError(f"{what} dealt no sample to anybody; accepted: at least one")
+        raise InputError(f"{what} must deal out at least one sample; got none")
     counts = np.bincount(indices, minlength=samples)
     if counts.max() > 1:
         twice = int(counts.argmax())
         whom = np.repeat(np.arange(clients), sizes)[indices == twice].tolist()
-        raise InputError(f"{what} dealt sample {twice} to clients {whom[0]} and {whom[1]}; accepted: each sample once")
+        raise InputError(f"{what} must deal out each sample once; got {twice} for clients {whom[0]} and {whom[1]}")
     return Assignment(indices, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))

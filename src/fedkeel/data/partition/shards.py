@@ -24,6 +24,7 @@ class Shards(Slots):
 
     kind: Literal["shards"] = "shards"
     shards_per_client: int = Field(default=2, ge=1)
+    """The number of shards that each client gets; the fewer, the fewer classes a client has."""
 
     def _check_size(self, samples: int, clients: int) -> None:
         super()._check_size(samples, clients)

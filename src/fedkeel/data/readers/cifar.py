@@ -25,7 +25,7 @@ def read_binary(path: Path, classes: int, label_bytes: int) -> tuple[Images, Lab
     content = read_content(path)
     record = label_bytes + IMAGE_BYTES
     if not content or len(content) % record:
-        raise InputError(f"{path}: expected records of {record} bytes each, found {len(content)} bytes")
+        raise InputError(f"{path} must hold records of {record} bytes each; got {len(content)} bytes")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
     labels = check_labels(path, records[:, label_bytes - 1].astype(np.int64), classes)
     return records[:, label_bytes:].reshape(-1, *IMAGE_SHAPE), labels
@@ -40,9 +40,9 @@ def read_pickle(path: Path, classes: int, label_key: str) -> tuple[Images, Label
     images = _entry(path, batch, "data", _Array).pixels
     labels = _labels(path, _entry(path, batch, label_key, list))
     if images.ndim != 2 or images.shape[1] != IMAGE_BYTES:
-        raise InputError(f"{path}: expected data of shape [n, {IMAGE_BYTES}], found {list(images.shape)}")
+        raise InputError(f"{path} must hold data of shape [n, {IMAGE_BYTES}]; got {list(images.shape)}")
     if labels.dtype.kind != "i" or labels.shape != images.shape[:1]:
-        raise InputError(f"{path}: expected {len(images)} integers as {label_key}, found {labels.shape}")
+        raise InputError(f"{path} must hold {len(images)} integers as {label_key}; got {list(labels.shape)}")
     return images.reshape(-1, *IMAGE_SHAPE), check_labels(path, labels.astype(np.int64), classes)
 
 
@@ -50,7 +50,7 @@ def _labels(path: Path, values: list[Any]) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: expected a list of labels ({words(error)})") from error
+        raise InputError(f"{path} must hold a list of labels ({words(error)})") from error
 
 
 class _Array:
@@ -103,9 +103,9 @@ def _unpickle(path: Path) -> dict[Any, Any]:
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle can fail in any way
-        raise InputError(f"{path}: expected a pickled CIFAR batch ({words(error)})") from error
+        raise InputError(f"{path} must hold a pickled CIFAR batch ({words(error)})") from error
     if not isinstance(batch, dict):
-        raise InputError(f"{path}: expected a pickled dict, found {type(batch).__name__}")
+        raise InputError(f"{path} must hold a pickled dict; got {type(batch).__name__}")
     return batch
 
 
@@ -113,5 +113,5 @@ def _entry(path: Path, batch: dict[Any, Any], key: str, kind: type[Any]) -> Any:
     """An entry of a batch, whose keys are bytes if Python 2 wrote it (as it did the published ones)."""
     value = batch.get(key.encode(), batch.get(key))
     if not isinstance(value, kind):
-        raise InputError(f"{path}: expected an entry {key!r}, found {shown(list(batch))}")
+        raise InputError(f"{path} must hold an entry {key!r}; got {shown(list(batch))}")
     return value

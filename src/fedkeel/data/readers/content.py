@@ -27,7 +27,7 @@ def require(folder: Path, name: str) -> Path:
     """Like `locate`, but absence is an error."""
     path = locate(folder, name)
     if path is None:
-        raise InputError(f"{folder / name}: not found, neither as it is nor as {name}.gz")
+        raise InputError(f"{folder / name} was not found, neither as it is nor as {name}.gz; put it there")
     return path
 
 
@@ -37,13 +37,13 @@ def read_content(path: Path) -> bytes:
         with open_file(path) as file:
             data = file.read()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({reason(error)})") from error
+        raise InputError(f"{path} cannot be read ({reason(error)})") from error
     if data[:2] != b"\x1f\x8b":
         return data
     try:
         return gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as error:
-        raise InputError(f"{path}: expected a whole gzip stream, found a damaged one ({error})") from error
+        raise InputError(f"{path} must be a whole gzip file; got a damaged one ({error})") from error
 
 
 def check_labels(path: Path, labels: Labels, classes: int, first: int = 0) -> Labels:
@@ -51,6 +51,6 @@ def check_labels(path: Path, labels: Labels, classes: int, first: int = 0) -> La
     wrong = np.flatnonzero((labels < first) | (labels >= first + classes))
     if wrong.size:
         raise InputError(
-            f"{path}: expected labels {first}..{first + classes - 1}, found {labels[wrong[0]]} at index {wrong[0]}"
+            f"{path} must hold labels from {first} to {first + classes - 1}; got {labels[wrong[0]]} at index {wrong[0]}"
         )
     return labels - first

@@ -19,7 +19,7 @@ def read_split(folder: Path, prefix: str, classes: int, first: int = 0) -> tuple
     path = require(folder, f"{prefix}-labels-idx1-ubyte")
     labels = read_labels(path, classes, first)
     if len(labels) != len(images):
-        raise InputError(f"{path}: expected {len(images)} labels, one an image, found {len(labels)}")
+        raise InputError(f"{path} must hold {len(images)} labels, one per image; got {len(labels)}")
     return images, labels
 
 
@@ -43,11 +43,11 @@ def _read(path: Path, rank: int) -> Images:
     content = read_content(path)
     magic = bytes([0, 0, _UNSIGNED_BYTES, rank])
     if content[:4] != magic:
-        raise InputError(f"{path}: expected IDX magic 0x{magic.hex()}, found 0x{content[:4].hex()}")
+        raise InputError(f"{path} must begin with the IDX magic 0x{magic.hex()}; got 0x{content[:4].hex()}")
     start = 4 + 4 * rank
     if len(content) < start:
-        raise InputError(f"{path}: expected an IDX header of {start} bytes, found {len(content)}")
+        raise InputError(f"{path} must have an IDX header of {start} bytes; got {len(content)}")
     shape = [int(size) for size in np.frombuffer(content, ">u4", rank, offset=4)]
     if len(content) != start + math.prod(shape):
-        raise InputError(f"{path}: expected {start + math.prod(shape)} bytes for shape {shape}, found {len(content)}")
+        raise InputError(f"{path} must have {start + math.prod(shape)} bytes for shape {shape}; got {len(content)}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

@@ -20,7 +20,7 @@ def read_split(folder: Path) -> Reviews:
     for sentiment in ("neg", "pos"):
         paths = sorted((folder / sentiment).glob("*.txt"))
         if not paths:
-            raise InputError(f"{folder / sentiment}: expected reviews as *.txt, found none")
+            raise InputError(f"{folder / sentiment} must hold reviews as *.txt; got none")
         texts += [_decode(path) for path in paths]
         counts.append(len(paths))
     return texts, np.repeat([0, 1], counts)
@@ -36,7 +36,7 @@ def read_json(path: Path) -> tuple[Reviews, Reviews]:
     expected = np.repeat([0, 0, 1, 1], quarter)
     if not texts or rest or not np.array_equal(sentiments, expected):
         raise InputError(
-            f"{path}: expected four equal quarters with s = 0, 0, 1, 1, found {len(texts)} reviews, "
+            f"{path} must hold four equal quarters with s = 0, 0, 1, 1; got {len(texts)} reviews, "
             f"{sum(s == 1 for s in sentiments)} of them with s = 1"
         )
     quarters = [texts[start : start + quarter] for start in range(0, len(texts), quarter)]
@@ -48,7 +48,7 @@ def _decode(path: Path) -> str:
     try:
         return read_content(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8 text ({error})") from error
+        raise InputError(f"{path} must hold UTF-8 text ({error})") from error
 
 
 def _parse(path: Path) -> tuple[list[str], list[int]]:
@@ -57,7 +57,7 @@ def _parse(path: Path) -> tuple[list[str], list[int]]:
         rows = json.loads(text)
         texts, sentiments = [row["t"] for row in rows], [row["s"] for row in rows]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InputError(f"{path}: expected a JSON list of {{t: text, s: 0 or 1}} ({words(error)})") from error
+        raise InputError(f"{path} must hold a JSON list of {{t: text, s: 0 or 1}} ({words(error)})") from error
     if not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{path}: expected every t to be a text")
+        raise InputError(f"{path} must hold a text as every t")
     return texts, sentiments

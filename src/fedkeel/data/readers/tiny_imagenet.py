@@ -17,7 +17,7 @@ def class_names(folder: Path, classes: int) -> list[str]:
     """The WordNet ids below train/, sorted: a class's label is its place in this list."""
     names = sorted(path.name for path in (folder / "train").glob("*") if path.is_dir())
     if len(names) != classes:
-        raise InputError(f"{folder / 'train'}: expected {classes} folders, one a class, found {len(names)}")
+        raise InputError(f"{folder / 'train'} must hold {classes} folders, one per class; got {len(names)}")
     return names
 
 
@@ -28,7 +28,7 @@ def read_train(folder: Path, classes: int) -> tuple[Images, Labels]:
     for name in class_names(folder, classes):
         images = sorted((folder / "train" / name / "images").glob("*.JPEG"))
         if not images:
-            raise InputError(f"{folder / 'train' / name / 'images'}: expected *.JPEG files, found none")
+            raise InputError(f"{folder / 'train' / name / 'images'} must hold *.JPEG files; got none")
         paths += images
         counts.append(len(images))
     return _read_images(paths), np.repeat(np.arange(classes), counts)
@@ -41,11 +41,11 @@ def read_validation(folder: Path, classes: int) -> tuple[Images, Labels]:
     try:
         rows = [line.split("\t") for line in read_content(annotations).decode("utf-8").splitlines()]
     except UnicodeDecodeError as error:
-        raise InputError(f"{annotations}: expected UTF-8 text ({error})") from error
+        raise InputError(f"{annotations} must hold UTF-8 text ({error})") from error
     for number, row in enumerate(rows, start=1):
         if len(row) < 2 or row[1] not in labels:
-            found = f"found {shown(row)} in line {number}"
-            raise InputError(f"{annotations}: expected a file and a class of train/, {found}")
+            got = f"got {shown(row)} in line {number}"
+            raise InputError(f"{annotations} must name a file and a class of train/ in each line; {got}")
     paths = [folder / "val" / "images" / row[0] for row in rows]
     return _read_images(paths), np.array([labels[row[1]] for row in rows], np.int64)
 
@@ -65,7 +65,7 @@ def _read_image(path: Path) -> Images:
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))
     except Exception as error:  # a damaged image can fail in any way
-        raise InputError(f"{label(str(path))}: expected a JPEG image ({words(error)})") from error
+        raise InputError(f"{label(str(path))} must be a JPEG image ({words(error)})") from error
     if pixels.shape != (SIDE, SIDE, 3):
-        raise InputError(f"{path}: expected {SIDE} x {SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}")
+        raise InputError(f"{path} must have {SIDE} x {SIDE} pixels; got {pixels.shape[1]} x {pixels.shape[0]}")
     return pixels.transpose(2, 0, 1)

@@ -25,6 +25,8 @@ SECONDS = 0.5
 """For trying them; the largest, that one in two steps, and the smallest are tried in any case."""
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 """On the norm of the difference of two steps, against the norm of the step."""
+_HALF = 0.05
+"""The same for gradients in bfloat16, whose numbers have 8 bits."""
 _RATES = {"sgd": 1.0, "adam": 0.01, "adamw": 0.01}
 """At which it is trained. Adam moves every weight by its rate: 1 would leave nothing of the model for a second step."""
 _EPS = 1e-3
@@ -43,7 +45,7 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
         return None
     if settings.stack and not settings.native and (reason := cannot_stack(workshop)):
         return reason
-    largest, *others = reversed(_some(batch_sizes(workshop.data, workshop.local.batch_size)))
+    largest, *others = reversed(_some(batch_sizes(workshop.data, workshop.local)))
     sizes = [largest, 2 * largest, *others[-1:], *others[:-1]]
     # The kernels train every client on its own, so that there is less to try: the first three at once.
     each = 1 if settings.native else min(2, settings.stack or 1)
@@ -71,7 +73,8 @@ def objection(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[O
         for number, stack in enumerate(stacks):
             if number >= least and perf_counter() > until:
                 break
-            if reason := _difference(candidate.train(stack).columns, reference.train(stack).columns, stack):
+            trained = candidate.train(stack).columns, reference.train(stack).columns
+            if reason := _difference(*trained, stack, local.precision == "bfloat16"):
                 return reason
     except Exception as error:  # a model that vmap cannot follow fails in its own way
         return failure(error)
@@ -87,6 +90,8 @@ def cannot_stack(workshop: Workshop) -> str | None:
     """Why the clients' models cannot be trained at once, if there is a reason to see beforehand."""
     if not workshop.task.loss.by_sample:
         return "the loss is one number for a whole mini-batch"
+    if workshop.local.only_autograd:
+        return workshop.local.only_autograd
     if any(True for _ in workshop.module.buffers()):
         return "the model has buffers, such as batch-norm statistics"
     if _is_random(workshop.module, workshop.data):
@@ -117,11 +122,11 @@ def _is_random(module: nn.Module, data: FederatedData) -> bool:
     return not torch.equal(*outputs)
 
 
-def _difference(got: Columns, expected: Columns, orders: Sequence[Order]) -> str | None:
+def _difference(got: Columns, expected: Columns, orders: Sequence[Order], half: bool = False) -> str | None:
     """What a stack says against what each of its clients says alone."""
     if got.keys() != expected.keys():
         return f"it gives {sorted(got)} instead of {sorted(expected)}"
-    tolerance = _TOLERANCE[orders[0].start.dtype]
+    tolerance = _HALF if half else _TOLERANCE[orders[0].start.dtype]
     for name in ["w", *expected]:
         a, b = got[name], expected[name]
         if a.shape != b.shape or a.dtype != b.dtype:

@@ -59,10 +59,10 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     """
     asked = asked.completed
     if asked.native and workshop.not_native:
-        field, instead = "native: true", "executor.native=false"
+        field, instead = "native=true", "set executor.native=false"
         if asked.kind == "threads":
-            field, instead = "kind: threads", "executor=auto, or serial, vectorised or processes"
-        raise InputError(f"executor.{field} is not accepted here: {workshop.not_native}; accepted: {instead}")
+            field, instead = "kind=threads", "use executor=auto, serial, vectorised or processes"
+        raise InputError(f"executor.{field} cannot be used here: {workshop.not_native}; {instead}")
     if asked.settled:
         if reason := objection(workshop, asked, orders):
             raise _refusal(asked, reason)
@@ -334,9 +334,11 @@ def _time(work: Callable[[], object], clock: Callable[[], float] = perf_counter)
 
 def _refusal(asked: ExecutorSettings, reason: str) -> InputError:
     stacked = asked.stack or asked.kind == "vectorised"
-    accepted = "executor.stack=0 and a kind other than vectorised" if stacked else "executor.channels_last=false"
+    instead = "set executor.channels_last=false"
     if asked.native:
-        accepted = "kind serial, vectorised or processes" if asked.kind == "threads" else "executor.native=false"
-    return InputError(
-        f"executor: {asked.label} is not accepted for this model and method: {reason}; accepted: {accepted}"
-    )
+        instead = "set executor.native=false"
+        if asked.kind == "threads":
+            instead = "use kind serial, vectorised or processes"
+    elif stacked:
+        instead = "set executor.stack=0 and a kind other than vectorised"
+    return InputError(f"executor: {asked.label} cannot be used with this model and method: {reason}; {instead}")

@@ -73,7 +73,7 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
     if part.keys() != columns.keys():
         raise FedkeelError(
             f"the client rule sends or keeps {sorted(part)} for some clients and {sorted(columns)} for others; "
-            "accepted: the same names for all"
+            "make the names the same for all clients"
         )
     span = consecutive(rows)
     for name, tensor in part.items():
@@ -81,7 +81,7 @@ def put(part: Columns, rows: Sequence[int], columns: Columns) -> None:
         if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
             raise FedkeelError(
                 f"the client rule's {name} is {list(tensor.shape[1:])} of {tensor.dtype} for some clients and "
-                f"{list(target.shape[1:])} of {target.dtype} for others; accepted: one kind"
+                f"{list(target.shape[1:])} of {target.dtype} for others; make them the same"
             )
         if not tensor.numel() or tensor.data_ptr() != target[rows[0]].data_ptr():  # else it was made there
             if span:

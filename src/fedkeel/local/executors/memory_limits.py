@@ -30,7 +30,7 @@ def stack_limit(workshop: Workshop) -> int:
         kept += tensor.numel() * tensor.element_size()
         return tensor
 
-    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local.batch_size))) % len(workshop.data.train.y)
+    samples = torch.arange(max(batch_sizes(workshop.data, workshop.local))) % len(workshop.data.train.y)
     x, y = workshop.data.train_batch(samples)
     trial = copy.deepcopy(workshop.module)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):

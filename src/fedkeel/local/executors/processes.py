@@ -42,6 +42,7 @@ from fedkeel.wire.orders import SUM, Columns, Order, Trained
 
 SHOWN = 5  # clients named in a message
 _STOP_SECONDS = 5.0
+_PAUSE = 0.5
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class Processes:
         waiting = {each.connection: number for number, each in enumerate(self._workers)}
         replies = []
         while waiting:
-            for connection in wait(list(waiting)):
+            for connection in wait(list(waiting), _PAUSE):  # so that an interruption from another thread is heard
                 assert isinstance(connection, Connection)
                 number = waiting.pop(connection)
                 ticket = int(self._busy[number])

@@ -205,6 +205,6 @@ def agreed(known: Kinds | None, more: Kinds | None) -> Kinds | None:
     if known is not None and more is not None and known != more:
         raise FedkeelError(
             f"the client rule sends or keeps {sorted(known)} for some clients and {sorted(more)} for others, "
-            "or the same in other shapes or types; accepted: the same for all"
+            "or the same names in other shapes or types; make them the same for all clients"
         )
     return more if known is None else known

@@ -20,9 +20,20 @@ class AutogradGradient(Gradient):
 
     alone = True
 
-    def __init__(self, module: nn.Module, channels_last: bool = False, loss: Loss = SOFTMAX) -> None:
+    def __init__(
+        self, module: nn.Module, channels_last: bool = False, half: bool = False, loss: Loss = SOFTMAX
+    ) -> None:
+        """`half`: whether the module computes in bfloat16, with weights, losses and gradients as they are."""
         self._model = FlatModel(module.train(), channels_last)
+        self._half = half
         self._loss = loss
+
+    def _forward(self, x: Tensor) -> Tensor:
+        """In training."""
+        if not self._half:
+            return self._model.forward(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self._model.forward(x).to(self._model.w.dtype)
 
     @property
     def buffers(self) -> Tensor:  # type: ignore[override]
@@ -38,11 +49,11 @@ class AutogradGradient(Gradient):
         x, y = batch.x[0], batch.y[0]
         with torch.enable_grad():
             if penalty is None:
-                loss = total = self._mean(self._model.forward(x), y, batch)
+                loss = total = self._mean(self._forward(x), y, batch)
             else:
-                outputs, z = with_features(self._model.module, lambda: self._model.forward(x))
+                outputs, z = with_features(self._model.module, lambda: self._forward(x))
                 loss = self._mean(outputs, y, batch)
-                total = loss + penalty[0](z, *(each[0] for each in penalty[1])).mean()
+                total = loss + penalty[0](z.to(outputs.dtype), *(each[0] for each in penalty[1])).mean()
             parts = torch.autograd.grad(total, self._model.parameters, materialize_grads=True)
         if kept is not None:
             self._model.load(w[0], kept)
@@ -58,7 +69,7 @@ class AutogradGradient(Gradient):
     def _load(self, w: Tensor, batch: Batch) -> None:
         """Dropout inside a module can only draw from torch's global generators, which the trainer restores."""
         if w.shape[1:] != self._model.w.shape:
-            raise FedkeelError(f"the oracle was given weights {list(w.shape)}; accepted: [1, {len(self._model.w)}]")
+            raise FedkeelError(f"the oracle's weights must be [1, {len(self._model.w)}]; got {list(w.shape)}")
         torch.default_generator.manual_seed(batch.masks)  # torch.manual_seed takes a millisecond without CUDA
         if w.is_cuda:
             torch.cuda.manual_seed(batch.masks)
@@ -70,7 +81,7 @@ class AutogradGradient(Gradient):
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         kept = self._model.buffers
         self._load(w, batch)
-        loss = self._mean(self._model.forward(batch.x[0]), batch.y[0], batch)
+        loss = self._mean(self._forward(batch.x[0]), batch.y[0], batch)
         self._model.load(w[0], kept)
         return loss.expand(1, 1)
 

@@ -53,7 +53,7 @@ def load() -> Library | None:
         return None
     found = _search(FOLDER, _candidates())
     if found.library is None and mode() == "require":
-        raise InputError(f"FEDKEEL_NATIVE: require is not accepted here, {found.why}")
+        raise InputError(f"FEDKEEL_NATIVE=require cannot be met: {found.why}")
     return found.library
 
 
@@ -68,7 +68,7 @@ def mode() -> str:
     """What `FEDKEEL_NATIVE` says."""
     asked = os.environ.get("FEDKEEL_NATIVE") or "auto"
     if asked not in MODES:
-        raise InputError(f"FEDKEEL_NATIVE: {shown(asked)} is not accepted; accepted: {', '.join(MODES)}")
+        raise InputError(f"FEDKEEL_NATIVE must be one of {', '.join(MODES)}; got {shown(asked)}")
     return asked
 
 
@@ -120,11 +120,11 @@ def _candidates() -> tuple[str, ...]:
     if not asked:
         return has
     if asked not in {*NEEDS, "neon"}:
-        raise InputError(f"FEDKEEL_ISA: {shown(asked)} is not accepted; accepted: {', '.join(has)}")
+        raise InputError(f"FEDKEEL_ISA must be one of {', '.join(has)}; got {shown(asked)}")
     if asked not in has:
-        raise InputError(f"FEDKEEL_ISA: {asked} is not accepted, this processor lacks it; accepted: {', '.join(has)}")
+        raise InputError(f"FEDKEEL_ISA={asked} is not supported by this processor; use one of {', '.join(has)}")
     if (made := built()) and asked not in made:
-        raise InputError(f"FEDKEEL_ISA: {asked} is not accepted, it was not built; accepted: {', '.join(made)}")
+        raise InputError(f"FEDKEEL_ISA={asked} was not built; use one of {', '.join(made)}")
     return (asked,)
 
 

@@ -76,7 +76,9 @@ class Network:
             spaces = (ctypes.c_void_p * self._threads)(*made)
             weakref.finalize(spaces, _free_all, free, made)
             if not all(made):
-                raise MemoryError(f"there is no room for native mini-batches of {batch}, or layers do not fit together")
+                raise MemoryError(
+                    f"not enough memory for native mini-batches of {batch}, or layers do not fit together"
+                )
             self._batch, self._spaces = batch, spaces
         return self._spaces
 
@@ -186,8 +188,8 @@ class Network:
         for stack in stacks:
             if stack.shape != (k, self._size) or stack.dtype != self._dtype:
                 raise FedkeelError(
-                    f"native training was given weights {list(stack.shape)} of {stack.dtype}; "
-                    f"accepted: [{k}, {self._size}] of {self._dtype}"
+                    f"the weights of native training must be [{k}, {self._size}] of {self._dtype}; "
+                    f"got {list(stack.shape)} of {stack.dtype}"
                 )
 
     def _check_samples(self, x: Tensor, y: Tensor) -> None:
@@ -195,8 +197,8 @@ class Network:
         fit = x.shape[: y.dim()] == y.shape and prod(x.shape[y.dim() :]) == self._sample
         if not fit or x.dtype != self._dtype or y.dtype != torch.int64:
             raise FedkeelError(
-                f"native training was given samples {list(x.shape)} of {x.dtype}; "
-                f"accepted: {self._sample} numbers each, of {self._dtype}"
+                f"the samples of native training must have {self._sample} numbers each, of {self._dtype}; "
+                f"got {list(x.shape)} of {x.dtype}"
             )
 
 
@@ -207,7 +209,7 @@ def _place(stack: Tensor | None) -> tuple[int | None, int]:
 
 def _enough(memory: int) -> None:
     if not memory:
-        raise MemoryError("there is no room for native training: fewer threads (executor.workers) need less")
+        raise MemoryError("there is not enough memory for native training; use fewer threads (executor.workers)")
 
 
 def _free_all(free: Callable[[int | None], None], spaces: Sequence[int | None]) -> None:

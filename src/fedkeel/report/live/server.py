@@ -52,7 +52,7 @@ class LiveServer(ThreadingHTTPServer):
 
     def _bind(self, port: int) -> None:
         if not 0 <= port <= HIGHEST_PORT:
-            raise InputError(f"port: {port} is not accepted; accepted: 1 to {HIGHEST_PORT}, or 0 for any that is free")
+            raise InputError(f"port must be 1 to {HIGHEST_PORT}, or 0 for any free port; got {port}")
         last = min(port + NEXT, HIGHEST_PORT)
         for number in range(port, last + 1):
             self.server_address = (LOOPBACK, number)
@@ -61,9 +61,9 @@ class LiveServer(ThreadingHTTPServer):
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise InputError(
-                        f"port: {number} cannot be used ({reason(error)}); accepted: another port, or 0 for any"
+                        f"port {number} cannot be used ({reason(error)}); choose another port, or 0 for any free one"
                     ) from None
-        raise InputError(f"port: {port} to {last} are all taken; accepted: another port, or 0 for any that is free")
+        raise InputError(f"ports {port} to {last} are all in use; choose another port, or 0 for any free one")
 
     @property
     def url(self) -> str:

@@ -40,15 +40,15 @@ class Sources:
     def check(self) -> None:
         """Refuse what is neither a run nor a comparison, and will never be one."""
         if not self.paths:
-            raise InputError("watch: no folder is given; accepted: run folders, or the folder of a comparison")
+            raise InputError("watch: no folder is given; name run folders or a comparison")
         for path in self.paths:
             if path.exists() and not path.is_dir():
-                raise InputError(f"watch: {label(str(path))} is a file; accepted: the folder of a run or a comparison")
+                raise InputError(f"watch: {label(str(path))} is a file; name the folder of a run or a comparison")
         for path in self.waiting:
             if path.is_dir() and not (_names(path) <= EARLY):
                 raise InputError(
-                    f"watch: {label(str(path))} holds neither a run nor a comparison; accepted: a folder made by "
-                    "fedkeel run or fedkeel compare, or one where a run will begin"
+                    f"watch: {label(str(path))} holds neither a run nor a comparison; name a folder made by "
+                    "fedkeel run or fedkeel compare, or an empty one in which a run will begin"
                 )
 
     @property
@@ -64,7 +64,7 @@ class Sources:
             return gather(self.paths)
         listed = [Listed(label(path.name), "", label(path.name), 0, path) for path in missing]
         empty = results(", ".join(each.name for each in listed), listed, Measure())
-        notes = tuple(f"no run has begun in {label(str(path))} yet: this page waits for it" for path in missing)
+        notes = tuple(f"no run has begun in {label(str(path))} yet; this page waits for it" for path in missing)
         known = gather(there) if there else empty
         outcomes = (*known.outcomes, *empty.outcomes) if there else known.outcomes
         return replace(known, outcomes=outcomes, notes=(*known.notes, *notes))

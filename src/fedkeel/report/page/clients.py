@@ -61,5 +61,5 @@ def _read(version: Version) -> dict[str, tuple[float, ...]]:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"run folder {label(str(version.path.parent))}: {CLIENT_METRICS} is damaged ({type(error).__name__}); "
-            "accepted: a folder made by fedkeel run"
+            "run the experiment again"
         ) from None

@@ -35,7 +35,7 @@ def _map(cell: Cell) -> dict[str, Any]:
     assert record is not None
     version = Version.of(record.path / LABELS)
     if version is None:
-        return {"why_not": "the run has not written them down"}
+        return {"why_not": "the run did not record them"}
     with record.told_if_damaged("experiment.yaml"):
         name, kind = (str(record.experiment[part][key]) for part, key in (("dataset", "name"), ("partition", "kind")))
         dealt = [] if is_own(name) else [short(kind)]  # the user's own data may have been dealt out before
@@ -53,6 +53,6 @@ def _read(version: Version) -> dict[str, Any]:
         return {**{name: number(float(told[name])) for name in NUMBERS}, "counts": counts.tolist()}
     except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise InputError(
-            f"run folder {label(str(version.path.parent))}: {LABELS} is damaged ({type(error).__name__}); accepted: a "
-            "folder made by fedkeel run"
+            f"run folder {label(str(version.path.parent))}: {LABELS} is damaged ({type(error).__name__}); "
+            "run the experiment again"
         ) from None

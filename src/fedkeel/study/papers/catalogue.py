@@ -19,8 +19,8 @@ from fedkeel.study.papers.quantities import Name
 
 NAMES = ("fedagg-journal", "fedagg-conference", "fedent", "fedlga", "fedasmu-fedssmu")
 Word = Literal["none", "not printed", "not-reached", "unreadable"]
-"""What stands in place of a figure: the paper has no such run; it shows a curve without numbers; it prints that the
-target was not reached; or our text of the paper is garbled there."""
+"""The word in place of a figure: the paper has no such run; it shows a curve without numbers; it prints that the target
+was not reached; or our text of the paper is garbled there."""
 Printed = float | Word
 Settings = Mapping[str, Any]
 """By dotted keys, as on the command line."""
@@ -28,7 +28,7 @@ _PARTS = ", "
 
 
 class Citation(Section):
-    """Of a paper, as its text has it."""
+    """A paper's authors, title and venue, as its text has them."""
 
     authors: str
     title: str
@@ -44,14 +44,14 @@ class Part(Section):
 
     settings: dict[str, Any]
     with_: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """By the name of a method: settings for that one only."""
+    """Settings for one method only, by its name."""
     differs: str = ""
-    """From the paper, in half a sentence."""
+    """How it differs from the paper, in half a sentence."""
 
     @model_validator(mode="before")
     @classmethod
     def _spelled_out(cls, values: Any) -> Any:
-        """In a file, the settings themselves stand beside the other keys."""
+        """In a file, the settings themselves are beside the other keys."""
         own = {"with_": "with", "differs": "differs"}
         found = {field: values[key] for field, key in own.items() if key in values}
         return {"settings": {k: v for k, v in values.items() if k not in own.values()}, **found}
@@ -63,19 +63,19 @@ class Entry(Section):
     caption: str
     kind: Literal["result", "not a result"] = "result"
     why: str = ""
-    """It is not a result, in a sentence."""
+    """Why it is not a result, in a sentence."""
     claim: str = ""
-    """What the paper says of it, in a sentence."""
+    """What the paper says about it, in a sentence."""
     shows: tuple[Name, ...] = ()
     like: str | None = None
     """The table whose rows, columns and figures it shows."""
     only: tuple[str, ...] = ()
-    """Of those, the rows that have all these words."""
+    """Words that select some of those rows."""
     also: tuple[Name, ...] = ()
-    """Quantities beside those, of which no figure is printed."""
+    """Further quantities, for which no figure is printed."""
     differs: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    """Settings that are the same at every scale, as it is about them."""
+    """Settings that are the same at every scale, because the item is about them."""
     columns: tuple[str, ...] = ()
     rows: dict[str, Any] = Field(default_factory=dict)
     """By their names: a list with a figure for each column (null: there is no such run), figures by column, or null
@@ -106,7 +106,7 @@ class Cell:
     """One for each quantity that the item shows."""
     settings: Settings
     differs: tuple[str, ...]
-    """From the paper, in half sentences."""
+    """How it differs from the paper, in half sentences."""
 
     @property
     def parts(self) -> list[str]:
@@ -131,7 +131,7 @@ class Item:
 
     @property
     def path(self) -> str:
-        """As a user names it."""
+        """The name that a user gives."""
         return f"{self.paper}/{self.name}"
 
     @property
@@ -142,7 +142,7 @@ class Item:
 
     @property
     def rows(self) -> list[str]:
-        """Their names, in order."""
+        """The names of the rows, in order."""
         return list(dict.fromkeys(cell.row for cell in self.cells))
 
     @property
@@ -164,12 +164,12 @@ class Paper:
     cite: Citation
     items: tuple[Item, ...]
     differs: Mapping[str, str]
-    """From the paper, in half a sentence: by the part of a row or column whose settings do."""
+    """How settings differ from the paper, in half a sentence, by the part of a row or column."""
 
 
 @cache
 def papers() -> tuple[Paper, ...]:
-    """All of them."""
+    """All papers."""
     return tuple(_read(name) for name in NAMES)
 
 
@@ -191,7 +191,7 @@ def find(words: Sequence[str]) -> list[Item]:
 
 
 def matching(rows: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The rows that have all words: as a whole word of theirs if any row has it so, or else inside of one."""
+    """The rows that have all words: as whole words if any row has them so, otherwise as parts of words."""
     left = list(rows)
     for word in (each.lower() for each in words):
         whole = [row for row in rows if word in re.split(r"[\s,+]+", row.lower())]
@@ -223,11 +223,11 @@ def _item(paper: str, name: str, file: File) -> Item:
 
 
 def _figures(entry: Entry, row: str, count: int) -> Iterator[tuple[str, tuple[Printed, ...]]]:
-    """A row's columns, and what is printed there for each of so many quantities."""
+    """A row's columns, and what is printed there for each of `count` quantities."""
     given = entry.rows[row]
     listed = isinstance(given, list)
     if listed and len(given) != len(entry.columns):
-        raise InputError(f"{row}: {len(given)} figures are not accepted; accepted: {len(entry.columns)}")
+        raise InputError(f"{row} must have {len(entry.columns)} figures, one per column; got {len(given)}")
     found = dict(zip(entry.columns, given, strict=True)) if listed else given or {}
     for column in entry.columns:
         value = found.get(column)
@@ -250,7 +250,7 @@ def _cell(file: File, entry: Entry, row: str, column: str, printed: tuple[Any, .
 
 
 def _names(row: str, column: str) -> list[str]:
-    """Of the parts; a column about data has none."""
+    """The names of the parts; a column about data has none."""
     return [*row.split(_PARTS), *(column.split(_PARTS) if column != "labels" else [])]
 
 

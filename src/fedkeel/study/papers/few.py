@@ -1,8 +1,8 @@
-"""A few samples of the papers' data sets, kept in memory: to load them all takes longer than the smallest runs do.
+"""A few samples of the papers' data sets, kept in memory, because loading all takes longer than the smallest runs.
 
 An experiment names them as `fedkeel.study.papers.few:cifar10`, or `cifar10_unit` and `cifar10_none` where
-`dataset.normalise` says so. They are drawn at random, always the same ones. Nothing is downloaded: it is for data sets
-that are on this machine.
+`dataset.normalise` says so. They are drawn at random, always the same ones. Nothing is downloaded: the data sets must
+be on this machine.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fedkeel.study.statistics import Interval, interval
 
 FAILED, PENDING, UNTOLD, NOT_REACHED = "failed", "not run yet", "not recorded", "not reached"
 FAILURES = (FAILED, PENDING, UNTOLD)
-"""How the state of a line begins that should have a figure and has none."""
+"""The beginning of a line's state where a figure should be there and is missing."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Line:
     quantity: Name
     printed: Printed
     ours: Interval | None
-    """Over the seeds that have one."""
+    """The mean over the seeds that have one."""
     seeds: int
-    """That were asked for."""
+    """The number of seeds that were asked for."""
     state: str
-    """Why there is no figure of ours, or why seeds are missing in it, if so."""
+    """Why there is no figure of ours, or why seeds are missing in it, if that is so."""
     smaller: tuple[str, ...] = ()
     stand_in: str = ""
     differs: tuple[str, ...] = ()
 
     @property
     def paper(self) -> str:
-        """The paper's figure as it is printed, or what stands there."""
+        """The paper's figure as it is printed, or the word in its place."""
         return self.printed if isinstance(self.printed, str) else f"{self.printed:,.10g}"
 
     @property
@@ -56,7 +56,7 @@ class Line:
 
     @property
     def counted(self) -> str:
-        """The seeds behind ours: of a target, some may not have reached it."""
+        """The number of seeds behind our figure; some may not have reached a target."""
         count = 0 if self.ours is None else self.ours.count
         return f"{count} of {self.seeds}" if count < self.seeds else f"{self.seeds or ''}"
 
@@ -68,7 +68,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Labels:
-    """Who holds which labels, in a row about data."""
+    """Which clients hold which labels, in a row about data."""
 
     row: str
     counts: NDArray[np.int64]
@@ -76,7 +76,7 @@ class Labels:
 
 
 def lines(made: ItemPlan, store: Path) -> list[Line]:
-    """What the runs in `store` came to, beside the paper's figures."""
+    """The results of the runs in `store`, beside the paper's figures."""
     return [line for cell in made.cells for line in _of_runs(made, cell, store)]
 
 

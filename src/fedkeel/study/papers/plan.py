@@ -1,4 +1,4 @@
-"""From tables and figures to runs: which ones, how small, on which data; equal runs of several items are one."""
+"""From tables and figures to runs: which ones, how small, on which data. Items share equal runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedkeel.study.plan import Case
 from fedkeel.study.settle import key
 
 CORES = 2
-"""Whose hours a small item may take."""
+"""The number of cores by which the hours of a small item are counted."""
 _DIGEST = 10
 
 
@@ -32,15 +32,15 @@ class Planned:
     smaller: tuple[str, ...]
     """What was scaled down, in words."""
     stand_in: str = ""
-    """What takes the place of the data set, if something does."""
+    """What replaces the data set, if something does."""
     seconds: float | None = None
-    """Of all its runs on one core, about."""
+    """Estimated seconds of all its runs on one core."""
     left_out: str = ""
-    """Why it is not run, if so."""
+    """Why it is not run, if that is so."""
 
     @property
     def dataset(self) -> str:
-        """As the paper has it."""
+        """The paper's data set."""
         return str(self.cell.settings["dataset.name"])
 
 
@@ -59,7 +59,7 @@ class ItemPlan:
 
     @property
     def seconds(self) -> float | None:
-        """Of all its runs on one core, about, if that can be said."""
+        """Estimated seconds of all its runs on one core, if that can be said."""
         each = [cell.seconds for cell in self.cells if not cell.left_out]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if known and len(known) == len(each) else None
@@ -68,16 +68,16 @@ class ItemPlan:
 def plan(
     items: Sequence[Item], scale: Scale, rows: Sequence[str] = (), seeds: Sequence[int] | None = None
 ) -> list[ItemPlan]:
-    """What is run for the items; with words, only the rows that have them all, however long they take.
+    """What is run for the items; with words in `rows`, only the rows that have all of them, however long they take.
 
-    Items that are no results, or that cannot be reproduced, have no plan.
+    Items that are not results, or that cannot be reproduced, have no plan.
     """
     results = [item for item in items if item.cells]
     chosen = {item.path: matching(item.rows, rows) for item in results}
     if results and not any(chosen.values()):
         known = dict.fromkeys(row for item in results for row in item.rows)
         raise InputError(
-            f"--rows: no row has {' and '.join(map(label, rows))}; accepted: words of these: {'; '.join(known)}"
+            f"--rows: no row has {' and '.join(map(label, rows))}; choose words of these rows: {'; '.join(known)}"
         )
     plans = []
     for item in results:
@@ -89,7 +89,7 @@ def plan(
 
 
 def cases(plans: Iterable[ItemPlan]) -> tuple[Case, ...]:
-    """Of all plans, those that are trained; each once."""
+    """The runs of all plans that are trained; each once."""
     found = {
         case.name: case
         for made in plans
@@ -102,9 +102,9 @@ def cases(plans: Iterable[ItemPlan]) -> tuple[Case, ...]:
 
 
 def fetched(plans: Sequence[ItemPlan]) -> list[ItemPlan]:
-    """Data sets are fetched where they are missing; rows whose data cannot be had are left out, and say why.
+    """Fetch missing data sets; rows whose data cannot be fetched are left out, and say why.
 
-    Where nothing would be left, that is an error.
+    It is an error if no row is left.
     """
     names = {c.dataset for made in plans for c in made.cells if not (c.left_out or c.stand_in) and c.cases}
     refused = {name: reason for name in sorted(names) if (reason := _refusal(name))}
@@ -154,7 +154,7 @@ def _planned(cell: Cell, item: Item, scale: Scale, seeds: Sequence[int] | None) 
 
 
 def _marks(smaller: Scaled, absent: bool) -> tuple[str, ...]:
-    """Where data is not there, nothing is said of how much of it is used."""
+    """What was scaled down; where data is missing, without how much of it is used."""
     return tuple(mark for mark in smaller.smaller if not (absent and "samples" in mark))
 
 

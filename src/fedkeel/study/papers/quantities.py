@@ -1,4 +1,4 @@
-"""What tables and figures show of a run, and how it is read from one."""
+"""What tables and figures show about a run, and how it is read from the run."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Quantity:
     """How a number is read from a finished run, and written."""
 
     read: Callable[[Outcome], float | None]
-    """None where the run has none, such as the rounds to a target that it did not reach."""
+    """None where the run does not have it, such as the rounds to a target that it did not reach."""
     digits: int
     of_target: bool = False
-    """Whether a run without it is one that did not reach its target."""
+    """Whether a run without it did not reach its target."""
 
     def text(self, value: float) -> str:
         """With as many digits as the papers give."""
@@ -71,4 +71,4 @@ QUANTITIES: dict[Name, Quantity] = {
     "smoothness L": Quantity(lambda run: run.report.get("smoothness"), 0),
     "Wasserstein distance": Quantity(lambda _: None, 3),
 }
-"""By name; `Wasserstein distance` is of data alone, of which there is no run."""
+"""By name; `Wasserstein distance` is computed from data alone, without a run."""

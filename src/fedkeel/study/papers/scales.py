@@ -1,4 +1,4 @@
-"""A paper's setting made smaller: by a rule for each data set and model, and in words."""
+"""Scales a paper's setting down, by a rule for each data set and model, and says how in words."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fedkeel.study.papers.catalogue import Settings
 
 Scale = Literal["tiny", "small", "full"]
 _EXECUTOR = {"kind": "serial", "stack": 0, "native": False, "channels_last": False}
-"""Of the smallest runs: to measure which one is best would take longer than they do."""
+"""The executor of the smallest runs; measuring which one is best would take longer than they do."""
 _BUFFERS = ("algorithm.buffer_size", "algorithm.minimum")
-"""Updates that a server waits for: it would wait for ever if a run had fewer."""
+"""Settings for how many updates a server waits; it would wait for ever if a run had fewer."""
 _FEWEST = 4
-"""Clients that are left."""
+"""The fewest clients that are left."""
 _BACKSTOP = 2
-"""Where virtual time ends runs: how many times as many rounds they may have as any method makes in it."""
+"""Where virtual time ends runs, they may have this many times as many rounds as any method makes in that time."""
 
 
 class Rule(Section):
-    """What is left of a setting."""
+    """How far a setting is scaled down."""
 
     milliseconds: Size
-    """That a sample takes to train on one core."""
+    """The time to train on one sample on one core."""
     rounds: Count = 1_000_000
-    """At most."""
+    """The largest number of rounds."""
     train: Count | None = None
     test: Count | None = None
     evaluate_every: Count = 1
@@ -66,7 +66,7 @@ class Small(Full):
 
 
 class Scales(Section):
-    """All of them."""
+    """All scales."""
 
     full: Full
     tiny: Tiny
@@ -82,17 +82,17 @@ class Scaled:
     smaller: tuple[str, ...]
     """What was scaled down, in words."""
     seconds: float | None = None
-    """Of one run on one core, about, where there is a rule for it."""
+    """Estimated seconds of one run on one core, where there is a rule for it."""
 
 
 @cache
 def scales() -> Scales:
-    """As the file has them."""
+    """The scales as the file has them."""
     return make(Scales, yamltext.read(Path(str(resources.files(__package__) / "scales.yaml"))), "scales")
 
 
 def scaled(settings: Settings, scale: Scale, keep: Sequence[str] = ()) -> Scaled:
-    """The setting at that scale; what is to be kept stays as the paper has it."""
+    """The setting at that scale; settings in `keep` stay as the paper has them."""
     match scale:
         case "full":
             return Scaled(settings, scales().full.seeds, (), _seconds(settings))
@@ -107,14 +107,14 @@ def scaled(settings: Settings, scale: Scale, keep: Sequence[str] = ()) -> Scaled
 def _rule(settings: Settings) -> Rule:
     name = f"{settings['dataset.name']}+{settings['model.name']}"
     if name not in scales().small.rules:
-        raise InputError(f"scale: small has no rule for {name}; accepted: tiny or full")
+        raise InputError(f"scale: small has no rule for {name}; choose tiny or full")
     return scales().small.rules[name]
 
 
 def _small(settings: Settings) -> tuple[dict[str, Any], int]:
     rule = _rule(settings)
     changed = {**settings, "rounds": min(settings["rounds"], rule.rounds), "evaluate_every": rule.evaluate_every}
-    if "limit_seconds" in settings:  # as many rounds as the rule says, of whoever makes most; others make fewer
+    if "limit_seconds" in settings:  # as many rounds as the rule says for the fastest method; others make fewer
         changed |= {"rounds": _BACKSTOP * rule.rounds, "evaluate_every": 1}
         changed["limit_seconds"] = settings["limit_seconds"] * changed["rounds"] / settings["rounds"]
     limits = {"dataset.train_limit": rule.train, "dataset.test_limit": rule.test}
@@ -151,14 +151,14 @@ def _clients(settings: Settings) -> dict[str, int]:
 
 
 def _samples(settings: Settings) -> int:
-    """Of a client; where it holds so many classes, there must be enough of each."""
+    """Samples per client; where a client holds a number of classes, there must be enough of each."""
     classes: int = settings.get("partition.classes", 0)
     return max(scales().tiny.samples, ceil(1.5 * classes))
 
 
 def _told(before: Settings, after: Mapping[str, Any]) -> tuple[str, ...]:
     """The differences, in words."""
-    words = {"rounds": "rounds", "clients": "clients", "per_round": "clients a round", "local.epochs": "local epochs"}
+    words = {"rounds": "rounds", "clients": "clients", "per_round": "clients per round", "local.epochs": "local epochs"}
     if "limit_seconds" in after:  # and rounds are no more than a backstop
         words = {"limit_seconds": "virtual seconds", **words}
         del words["rounds"]
@@ -173,7 +173,7 @@ def _told(before: Settings, after: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _seconds(settings: Settings) -> float:
-    """Training, and a test of a sample takes a third of what its training does."""
+    """Seconds of training and tests; to test a sample takes a third of what training on it does."""
     sizes = ENTRIES[settings["dataset.name"]].sizes
     train, test = (settings.get(f"dataset.{w}_limit") or size for w, size in zip(("train", "test"), sizes, strict=True))
     clients = settings["clients"]

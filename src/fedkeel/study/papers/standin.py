@@ -1,8 +1,8 @@
-"""Data in the shape of the papers' data sets, for machines that do not have them: a run works, and means nothing.
+"""Data in the shape of the papers' data sets, for machines that do not have them: a run works, but means nothing.
 
 An experiment names one as `fedkeel.study.papers.standin:cifar100`, or `cifar100_unit` and `cifar100_none` where
-`dataset.normalise` says so. Images are noise and texts are random words; labels are as frequent as any other, and have
-nothing to do with either.
+`dataset.normalise` says so. Images are noise and texts are random words. All labels are equally frequent and have
+nothing to do with the images or texts.
 """
 
 from __future__ import annotations

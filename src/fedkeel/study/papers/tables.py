@@ -19,12 +19,12 @@ def notes(lines: Iterable[Line]) -> dict[str, str]:
 
 
 def marks(line: Line, letters: dict[str, str]) -> str:
-    """Of a line."""
+    """The marks of a line."""
     return " ".join(letters[note] for note in _notes(line))
 
 
 def difference(line: Line) -> str:
-    """With its sign."""
+    """The difference with its sign."""
     if line.difference is None:
         return ""
     return ("+" if line.difference > 0 else "") + QUANTITIES[line.quantity].text(line.difference)
@@ -42,7 +42,7 @@ def heading(item: Item) -> str:
 
 
 def remarks(item: Item) -> list[str]:
-    """What the paper says of an item, and what it does not print."""
+    """What the paper says about an item, and what it does not print."""
     found = [f"The paper says: {item.entry.claim}"] if item.entry.claim else []
     if item.cells and item.curves:
         found.append("The paper prints no numbers here.")

@@ -1,1 +1,1 @@
-"""The devices: how fast they are, and the virtual clock they live by."""
+"""The devices: how fast they are, and when they are available."""

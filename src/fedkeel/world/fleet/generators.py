@@ -1,4 +1,4 @@
-"""Devices made up: how many times as long each takes as the fastest."""
+"""Generated devices: how many times as long each takes as the fastest."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def normal_shares(clients: int) -> Column:
 
 
 def tier_shares(clients: int, tiers: int) -> Column:
-    """[N > 1], evenly spaced from 0 to 1, the same for a tier; sizes of tiers differ by one at most."""
+    """[N > 1], evenly spaced from 0 to 1, the same within a tier; the sizes of tiers differ by at most one."""
     tiers = min(tiers, clients)
     return np.arange(clients) * tiers // clients / (tiers - 1)

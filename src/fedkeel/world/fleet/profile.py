@@ -1,4 +1,4 @@
-"""What a job costs on a device, how much of it gets done, and when the device is there at all."""
+"""How long a job takes on a device, how much of it gets done, and when the device is available."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Clients = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """The devices, one column [N] for each thing in which they may differ."""
+    """The devices, with one column [N] for each property in which they may differ."""
 
     seconds: Column
-    """That training takes for so much work as `unit` says."""
+    """Seconds that training takes for the work in `unit`."""
     unit: Column
     """Samples times epochs, or samples of all mini-batches: those of a job of average size, of the device's own jobs
     where these take a fixed time, or 1."""
     uplink: Column
-    """Bits a second; infinite where an upload takes no time."""
+    """Bits per second; infinite where an upload takes no time."""
     downlink: Column
     latency: Column
     """Seconds that come on top of every download."""
     dropout: Column
-    """The chance that a job is lost."""
+    """The probability that a job is lost."""
     availability: Column
-    """Share of a period, from its start, during which the device is on."""
+    """The share of a period, from its start, during which the device is on."""
     period: Column
-    """Seconds."""
+    """The length of a period in seconds."""
     phase: Column
-    """Seconds at which a period starts."""
+    """The time in seconds at which a period starts."""
     fixed: bool = False
     """Whether a device's jobs take the same time however many samples it has."""
     rho: float = 0.0
@@ -80,22 +80,22 @@ class Fleet:
         return len(self.seconds)
 
     def download_seconds(self, clients: Clients, nbytes: NDArray[np.int64] | int) -> Column:
-        """[m], to get so many bytes each from the server, latency included."""
+        """[m], seconds to get so many bytes each from the server, including latency."""
         return 8.0 * nbytes / self.downlink[clients] + self.latency[clients]
 
     def upload_seconds(self, clients: Clients, nbytes: NDArray[np.int64] | int) -> Column:
-        """[m], to get so many bytes each to the server."""
+        """[m], seconds to send so many bytes each to the server."""
         return 8.0 * nbytes / self.uplink[clients]
 
     def train_seconds(self, clients: Clients, work: NDArray[np.int64]) -> Column:
-        """[m], for so many samples times epochs each; exact for a job of average size, or of a fixed time."""
+        """[m], seconds for so many samples times epochs each; exact for a job of average size, or of a fixed time."""
         return self.seconds[clients] * (work / self.unit[clients])
 
     def epochs_done(self, asked: int, clients: Clients, seed: int, wave: int) -> NDArray[np.int64]:
         """[m], epochs that each of a wave's clients gets done of those it was asked for.
 
-        A share ρ of them, rounded at random, misses 1 to τ_max epochs: who is drawn for the wave, how many for each
-        device and wave.
+        A share ρ of them, rounded at random, misses 1 to τ_max epochs. Which devices do is drawn for the wave; how many
+        epochs they miss is drawn for each device and wave.
         """
         done = np.full(len(clients), asked, dtype=np.int64)
         missing = asked - 1 if self.tau_max is None else min(self.tau_max, asked - 1)
@@ -114,7 +114,7 @@ class Fleet:
         return np.where(drawn[:, 0] < self.dropout[clients], drawn[:, 1], np.nan)
 
     def available(self, time: float) -> NDArray[np.bool_] | None:
-        """[N], who is on; None where everybody always is."""
+        """[N], which devices are on; None where all always are."""
         return None if self.always_on else time < self._window(time, slice(None))[0]
 
     def off_at(self, clients: Clients, time: float) -> Column:
@@ -132,12 +132,12 @@ class Fleet:
 
     @cached_property
     def always_on(self) -> bool:
-        """Whether every device always is."""
+        """Whether every device is always on."""
         return bool((self.availability == 1).all())
 
     @cached_property
     def fails(self) -> bool:
-        """Whether some device may, in the middle of a job."""
+        """Whether some device may fail in the middle of a job."""
         return bool((self.dropout > 0).any())
 
     def _window(self, time: float, clients: Clients | slice) -> tuple[Column, Column]:
@@ -162,8 +162,8 @@ def _speed(
     if "seconds_per_sample" in told:
         if settings.job == "fixed":
             raise InputError(
-                f"fleet.profile: {settings.profile} has seconds_per_sample, which is not accepted with job fixed, "
-                "where samples do not count; accepted: speed_factor in its place, or job samples"
+                f"fleet.profile: {settings.profile} has the column seconds_per_sample, but fleet.job=fixed does not "
+                "count samples; use the column speed_factor instead, or set fleet.job=samples"
             )
         return told["seconds_per_sample"], 1.0
     factors = told["speed_factor"] if "speed_factor" in told else speed_factors(settings, len(sizes), seed)

@@ -27,47 +27,48 @@ class FleetSettings(Section):
     """How fast the devices and their links are, how much of their work they get done, and when they are there."""
 
     profile: str = "uniform"
-    """Who is how fast: a generator (uniform, lognormal, tiers), a trace (a file that ends in .csv or .parquet), or
-    `module:function` that returns the columns of one."""
+    """Where the devices' speeds come from: a generator (`uniform`, `lognormal` or `tiers`), a trace (a .csv or .parquet
+    file), or `module:function` that returns the columns of a trace."""
     speed_ratio: Ratio = 1.0
-    """Of a generator: how many times as long the slowest device takes as the fastest."""
+    """With a generator: how many times as long the slowest device takes as the fastest."""
     tiers: Annotated[int, Field(ge=2, le=1_000_000)] = 3
-    """Of the generator `tiers`: groups of devices that are equally fast."""
+    """With the generator `tiers`: the number of groups of equally fast devices."""
     job: Literal["samples", "fixed"] = "samples"
-    """Whether a job takes longer where there are more samples, or on each device as long as its other jobs, so that the
-    slowest device's takes exactly `speed_ratio` times the fastest's."""
+    """Whether a job takes longer on clients with more samples (`samples`) or each device always takes the same time
+    (`fixed`)."""
     fastest_job_seconds: Seconds = 10.0
-    """Virtual seconds that a job of average size, or any with `job: fixed`, takes on the fastest device."""
+    """The virtual seconds that the fastest device needs for a job of average size, or for any job with `job: fixed`."""
     seconds_per_sample: Seconds | None = None
-    """Virtual seconds that the fastest device needs for a sample in an epoch; takes the place of the former."""
+    """The virtual seconds that the fastest device needs for one sample in one epoch. It replaces
+    `fastest_job_seconds`."""
     uplink_mbps: Mbps | None = None
-    """Megabits a second from a device to the server; by default so many that an upload takes no time."""
+    """The speed from a device to the server in megabits per second. By default uploads take no time."""
     downlink_mbps: Mbps | None = None
-    """Megabits a second from the server to a device, likewise."""
+    """The speed from the server to a device in megabits per second. By default downloads take no time."""
     bandwidth_divisor: Ratio = 1.0
-    """Makes every link so many times slower."""
+    """Makes every link this many times slower."""
     latency_seconds: Latency = 0.0
-    """Added once to every download."""
+    """The virtual seconds that are added once to every download."""
     dropout: Chance = 0.0
-    """The chance that a job is lost, because its device fails while it trains."""
+    """The probability that a job is lost because its device fails during training."""
     availability: OnShare = 1.0
-    """Share of every period during which a device is on. A job is lost when its device goes off."""
+    """The share of every period during which a device is on. A job is lost when its device goes off."""
     availability_period: Period = 3600.0
-    """Seconds; each device has a phase of its own."""
+    """The length of a period in virtual seconds. Every device has its own phase."""
     rho: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of a round's devices that run out of time before their last epoch (FedLGA's ρ). With `local.steps`, here
-    and below: mini-batches."""
+    """The share of a round's devices that do not finish all epochs (ρ in FedLGA). With `local.steps`, mini-batches
+    count instead of epochs."""
     tau_max: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """How many epochs they miss at most: 1 to so many, all alike likely; by default all but one. FedLGA's τ is one
-    more, so its τ_max = 4 is 3 here."""
+    """The most epochs that such a device misses; the number is drawn uniformly from 1 to this. The default is all
+    epochs but one, and FedLGA's τ_max is one more."""
 
     @field_validator("profile")
     @classmethod
     def _known(cls, profile: str) -> str:
         if profile in GENERATORS or profile.endswith(TRACES) or ":" in profile:
             return profile
-        accepted = [*GENERATORS, f"a file that ends in {' or '.join(TRACES)}", "module:function"]
-        raise unknown("fleet.profile", profile, accepted)
+        also = f"a file that ends in {' or '.join(TRACES)}, or module:function"
+        raise unknown("fleet.profile", profile, GENERATORS, also=also)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -75,13 +76,13 @@ class FleetSettings(Section):
             raise no_link(self.bandwidth_divisor)
         if self.job == "fixed" and self.seconds_per_sample is not None:
             raise InputError(
-                f"fleet.seconds_per_sample: {self.seconds_per_sample:g} is not accepted with job fixed, where samples "
-                "do not count; accepted: fleet.fastest_job_seconds in its place, or job samples"
+                f"fleet.seconds_per_sample={self.seconds_per_sample:g} is not used with fleet.job=fixed, where samples "
+                "do not count; set fleet.fastest_job_seconds instead, or fleet.job=samples"
             )
         if not self.generated and self.speed_ratio != 1:
             raise InputError(
-                f"fleet.speed_ratio: {self.speed_ratio:g} is not accepted with profile {self.profile}, which says how "
-                f"fast each device is; accepted: 1, or one of the profiles {', '.join(GENERATORS)}"
+                f"fleet.speed_ratio={self.speed_ratio:g} is not used with fleet.profile={self.profile}, which says how "
+                f"fast each device is; remove it, or choose one of the profiles {', '.join(GENERATORS)}"
             )
         return self
 
@@ -92,8 +93,8 @@ class FleetSettings(Section):
 
 
 def no_link(divisor: float) -> InputError:
-    """The error for a divisor of nothing."""
+    """The error for a divisor where no link has a speed."""
     return InputError(
-        f"fleet.bandwidth_divisor: {divisor:g} is not accepted, as links take no time here; accepted: 1, or set "
+        f"fleet.bandwidth_divisor={divisor:g} has no effect, because links take no time here; remove it, or set "
         "fleet.uplink_mbps or fleet.downlink_mbps"
     )

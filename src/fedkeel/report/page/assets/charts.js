@@ -3,8 +3,8 @@
 const AXES = {
   rounds: { name: "Rounds", label: "round", units: COUNTS, whole: true },
   time: { name: "Virtual time", label: "virtual time", units: TIMES, whole: false },
-  uploads: { name: "Uploads", label: "uploads let in", units: COUNTS, whole: true },
-  bytes: { name: "Bytes", label: "bytes, up and down", units: SIZES, whole: false },
+  uploads: { name: "Uploads", label: "uploads received", units: COUNTS, whole: true },
+  bytes: { name: "Data sent", label: "data sent, up and down", units: SIZES, whole: false },
 };
 
 /** Charts that are on the page now; a group zooms and points together. */

@@ -16,11 +16,11 @@ function labelMap(digest, told, several) {
     .filter((cell) => cell.scene === state.scene)
     .map((cell) => digest.variants[cell.variant].name);
   const whose = several ? `${listed(names)}: ` : "";
-  if (told.why_not) return note(`${whose}The labels of clients are not available: ${told.why_not}.`);
+  if (told.why_not) return note(`${whose}The labels of the clients are not available: ${told.why_not}.`);
   const some =
-    told.clients > told.counts.length ? ` The first ${told.counts.length} of ${short(told.clients, 6)} clients.` : "";
-  const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples a client, median ${short(told.median, 6)}.`;
-  const sentence = `${sizes} Mean distance from the labels of all, 0 to 1: ${fixed(told.distance, 2)}.${some}`;
+    told.clients > told.counts.length ? ` The chart shows the first ${told.counts.length} of ${short(told.clients, 6)} clients.` : "";
+  const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples per client, median ${short(told.median, 6)}.`;
+  const sentence = `${sizes} Mean distance between the labels of a client and those of all clients, from 0 to 1: ${fixed(told.distance, 2)}.${some}`;
   const [element, holder] = drawn(`${whose}${told.title}`, sentence);
   element.insertBefore(levels(Math.max(1, ...told.counts.flat())), element.lastChild);
   later(() => drawing(holder, (width) => heatMap(width, told)));
@@ -59,10 +59,10 @@ function devicesSection(digest) {
 
 function deviceFigure({ devices, seed }) {
   const some =
-    devices.of > devices.clients.length ? ` ${devices.clients.length} of ${short(devices.of, 6)} devices.` : "";
+    devices.of > devices.clients.length ? ` The chart shows ${devices.clients.length} of ${short(devices.of, 6)} devices.` : "";
   const [element, holder] = drawn(
-    "Time of a mean job",
-    `As jobs went, of devices whose uploads arrived; seed ${seed}.${some}`,
+    "Mean time per job",
+    `Recorded times of the devices whose uploads arrived, seed ${seed}.${some}`,
   );
   element.insertBefore(key(PARTS.filter((part) => devices[part].some((each) => each > 0))), element.lastChild);
   later(() => drawing(holder, (width) => deviceTimes(width, devices)));
@@ -71,15 +71,15 @@ function deviceFigure({ devices, seed }) {
 
 function timelineFigure(digest, told) {
   const { kinds } = digest.timelines;
-  const some = told.of > told.lanes.length ? `, ${told.lanes.length} of the ${short(told.of, 6)} that worked then` : "";
+  const some = told.of > told.lanes.length ? ` (${told.lanes.length} of the ${short(told.of, 6)} that worked in this time)` : "";
   const marks = [
-    told.lost.length && "a cross is the end of a lost job",
-    told.refused.length && "an upright line is a refused upload",
+    told.lost.length && "a cross marks the end of a lost job",
+    told.refused.length && "a vertical line marks a refused upload",
   ].filter(Boolean);
   const also = marks.length ? `; ${marks.join(", ")}` : "";
   const [element, holder] = drawn(
     "Timeline",
-    `The first ${seconds(told.end)}, seed ${told.seed}: a lane for each device${some}, from fast to slow${also}.`,
+    `The first ${seconds(told.end)} of seed ${told.seed}: one lane per device${some}, from fast to slow${also}.`,
   );
   element.insertBefore(key(kinds.filter((_, at) => told.spans.some((span) => span[1] === at))), element.lastChild);
   later(() => drawing(holder, (width) => timelineLanes(width, told, kinds)));
@@ -113,7 +113,7 @@ function settingsSection(digest) {
   return section(
     "settings",
     "Settings",
-    command && repeat(command, "To repeat it"),
+    command && repeat(command, "To repeat this"),
     tables,
     full.length > 0 && h("h3", { text: "All settings" }),
     full,
@@ -138,7 +138,7 @@ function differingTable({ by, columns, rows, own }) {
   const alone = own.map(
     (each, at) =>
       each.length > 0 &&
-      h("p", { class: "own" }, h("b", { text: columns[at] }), ` alone has `, h("code", { text: each.join("  ") })),
+      h("p", { class: "own" }, h("b", { text: columns[at] }), ` also has `, h("code", { text: each.join("  ") })),
   );
   return [made, ...alone].filter(Boolean);
 }
@@ -154,7 +154,7 @@ function fullSettings(digest, each) {
       ontoggle: (event) => state.open[event.target.open ? "add" : "delete"](id),
     },
     h("summary", { text: names }),
-    digest.runs.all > 1 && repeat(each.command, "Its first run alone"),
+    digest.runs.all > 1 && repeat(each.command, "To repeat its first run"),
     h("pre", { tabindex: 0, text: each.yaml }),
   );
 }
@@ -178,7 +178,7 @@ async function copy(text, button) {
   } catch {
     // a browser may forbid it: then the text is marked, and keys copy it
     getSelection().selectAllChildren(button.previousSibling);
-    button.textContent = "Marked";
+    button.textContent = "Selected";
   }
   setTimeout(() => {
     button.textContent = "Copy";

@@ -116,7 +116,7 @@ function deviceTimes(width, told) {
         )
       : [];
   const across = words(left, bottom + 33, "device, from the fastest to the slowest", { class: "tick" });
-  return picture(width, bottom + 40, "Time of a mean job by device", grid, bars, numbers, across);
+  return picture(width, bottom + 40, "Mean time per job by device", grid, bars, numbers, across);
 }
 
 function deviceBar(told, client, at, x, width, y) {

@@ -74,9 +74,9 @@ function heading(digest) {
     ["finished", "finished"],
     ["failed", "failed"],
     ["pruned", "stopped early"],
-    ["going on", "going on"],
-    ["stopped", "stopped before the end"],
-    ["not begun", "not begun"],
+    ["going on", "running"],
+    ["stopped", "not finished"],
+    ["not begun", "not started"],
   ].filter(([name]) => runs[name]);
   const told =
     runs.finished === runs.all ? "all finished" : states.map(([name, text]) => `${runs[name]} ${text}`).join(", ");
@@ -89,8 +89,8 @@ function heading(digest) {
   const notes = digest.notes.map((each) => note(sentenceCase(each)));
   if (runs.stopped && !runs["going on"]) {
     const [are, them] = runs.stopped > 1 ? ["runs were", "them"] : ["run was", "it"];
-    notes.push(note(`${runs.stopped} ${are} stopped, and no process works on ${them} now.`));
-    if (digest.way_on) notes.push(repeat(digest.way_on, "To go on"));
+    notes.push(note(`${runs.stopped} ${are} stopped before the end, and no process is working on ${them}.`));
+    if (digest.way_on) notes.push(repeat(digest.way_on, "To continue"));
   }
   const failed =
     digest.failed.length > 0 &&
@@ -112,7 +112,7 @@ function heading(digest) {
 }
 
 function footer(digest) {
-  const times = "Times are virtual, those of the simulated devices.";
+  const times = "Times are virtual: they are those of the simulated devices.";
   return h("footer", { text: `Made by fedkeel ${digest.fedkeel}. ${times} Charts are drawn by uPlot (MIT licence).` });
 }
 
@@ -128,7 +128,7 @@ function renderLegend() {
             class: "chip",
             "data-chip": variant.name,
             "aria-pressed": String(!state.hidden.has(variant.name)),
-            title: `${variant.name}: show or hide it everywhere`,
+            title: `Show or hide ${variant.name} in all charts and tables`,
             onclick: () => toggle(variant),
           },
           swatch(variant),
@@ -261,7 +261,7 @@ function follow() {
     tellState();
   });
   source.addEventListener("error", () => {
-    if (!current.complete) tell("connection lost, trying again", "lost");
+    if (!current.complete) tell("connection lost, reconnecting", "lost");
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN);
   });
 }

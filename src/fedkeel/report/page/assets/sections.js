@@ -47,21 +47,21 @@ function figureTiles(digest) {
     [
       "Test accuracy",
       percent(found.accuracy, 2),
-      digest.runs.failed ? "when it failed" : digest.complete ? "at the end" : "so far",
+      digest.runs.failed ? "before it failed" : digest.complete ? "at the end" : "so far",
     ],
-    ["Highest", percent(found.best_accuracy, 2), "of all evaluations"],
+    ["Best accuracy", percent(found.best_accuracy, 2), "of all evaluations"],
     ["Test loss", short(found.loss, 4), ""],
     found.clients && [
       "Worst tenth of clients",
       percent(found.clients.worst_decile, 1),
-      `mean of all ${percent(found.clients.mean, 1)}`,
+      `mean of all clients ${percent(found.clients.mean, 1)}`,
     ],
     ["Rounds", count(found.rounds), `${count(found.uploads)} uploads`],
     ["Virtual time", seconds(found.virtual_seconds), ""],
     [
-      "Bytes",
+      "Data sent",
       bytes(found.bytes_up === null ? null : found.bytes_up + found.bytes_down),
-      `${bytes(found.bytes_up)} of them up`,
+      `${bytes(found.bytes_up)} of it uploaded`,
     ],
     target !== null && ["Target", `${short(100 * target)}\u00a0%`, whenReached(found)],
   ];
@@ -83,7 +83,7 @@ function figureTiles(digest) {
 }
 
 function goingOnSection(digest) {
-  return digest.going_on.length ? section("now", "Going on", goingOnTable(digest)) : null;
+  return digest.going_on.length ? section("now", "Running", goingOnTable(digest)) : null;
 }
 
 function scenesSection(digest) {
@@ -92,8 +92,8 @@ function scenesSection(digest) {
   if (digest.tasks.length > 1) {
     const [element, holder] = figure(
       "Performance profile",
-      "Share of runs, over all scenes, whose accuracy is above a threshold" +
-        (digest.tasks.some((each) => each.middle.low !== null) ? "; bands are 95 % intervals." : "."),
+      "Share of all runs, over all scenes, whose accuracy is above a threshold" +
+        (digest.tasks.some((each) => each.middle.low !== null) ? "; the bands are 95 % intervals." : "."),
     );
     made.append(element);
     later(() =>
@@ -119,7 +119,7 @@ function targetSection(digest) {
   if (target === null || digest.figures || !digest.runs.finished) return null;
   return section(
     "target",
-    `What it took to reach ${short(100 * target)}\u00a0%`,
+    `Cost of reaching ${short(100 * target)}\u00a0%`,
     targetTable(digest, here(digest.lines)),
   );
 }
@@ -155,7 +155,7 @@ function curveControls(digest) {
     checked: state.seeds,
     onchange: (event) => choose({ seeds: event.target.checked }),
   });
-  const seeds = here(digest.seed_lines).length > 0 && h("label", { class: "check" }, check, "Each seed");
+  const seeds = here(digest.seed_lines).length > 0 && h("label", { class: "check" }, check, "Show each seed");
   const reset = h("button", {
     type: "button",
     class: "plain",
@@ -170,7 +170,7 @@ function curveControls(digest) {
     axes,
     seeds,
     reset,
-    h("span", { class: "hint", text: "Drag to zoom, double-click for all." }),
+    h("span", { class: "hint", text: "Drag to zoom in, double-click to zoom out." }),
   );
 }
 
@@ -206,14 +206,14 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
 function curveSentence(digest, column, several, cut) {
   const lines =
     several && column === "accuracy"
-      ? "Lines are means over seeds, up to the end of the shortest; bands reach from the lowest seed to the highest."
+      ? "Each line is the mean over seeds, up to the end of the shortest run. Each band goes from the lowest seed to the highest."
       : "";
   const target =
     column === "accuracy" && digest.measure.target !== null
       ? `The dotted line is the target, ${short(100 * digest.measure.target)}\u00a0%.`
       : "";
-  const what = column === "train_loss" ? "Of the samples that participants saw, when they saw them." : "";
-  const where = column === "accuracy" && cut ? "The upright line is where runs are compared." : "";
+  const what = column === "train_loss" ? "Mean over the samples that the participants of a round trained on, at the time they did so." : "";
+  const where = column === "accuracy" && cut ? "The vertical line marks where the runs are compared." : "";
   return [what, lines, target, where].filter(Boolean).join(" ");
 }
 
@@ -224,11 +224,11 @@ function clientsSection(digest) {
     return section(
       "clients",
       "Accuracy by client",
-      note("Not recorded. Runs with evaluate_clients=true test the model on every client's own share of the test set."),
+      note("Not recorded. Set evaluate_clients=true to test the model on each client at the end of a run."),
     );
   const content = [
-    ["accuracy", "On each client's share of the test set"],
-    ["finetuned", "The same after fine-tuning"],
+    ["accuracy", "On the test rows of each client"],
+    ["finetuned", "On the test rows of each client, after fine-tuning"],
   ].flatMap(([column, title]) => {
     const rows = found.filter((each) => each.column === column);
     return rows.length ? [clientFigure(digest, rows, title)] : [];
@@ -239,8 +239,9 @@ function clientsSection(digest) {
 function clientFigure(digest, found, title) {
   const [element, holder] = drawn(
     title,
-    "How many clients have which accuracy, over all seeds. A share has the proportions of the client's labels. " +
-      "Upright lines: mean of the worst tenth, and mean of all.",
+    "Number of clients by accuracy, over all seeds. A client without test rows of its own is tested on rows of the " +
+      "common test set with the same mix of labels, which is an estimate. Vertical lines mark the mean of the worst " +
+      "tenth of clients and the mean of all.",
   );
   const rows = found.map((each) => ({
     variant: digest.variants[each.variant],
@@ -277,14 +278,14 @@ function updatesSection(digest) {
     grid.append(element);
     later(() => chart(holder, { lines, whole: true, format: (v) => short(v, 4), ...more }));
   };
-  const band = "Mean of the uploads; bands reach from the least to the most.";
-  add("rates", "Learning rates", `${band} All steps of a job.`, {
-    xLabel: "round of the dispatch",
+  const band = "Each line is the mean over uploads. Each band goes from the lowest to the highest.";
+  add("rates", "Learning rates", `${band} All local steps count.`, {
+    xLabel: "round in which the job was sent",
     yLabel: "learning rate",
     zero: true,
   });
-  add("weights", "Weights of uploads", `${band} As the server rule gave them.`, {
-    xLabel: "round of the dispatch",
+  add("weights", "Weights of uploads", `${band} These are the weights that the server used.`, {
+    xLabel: "round in which the job was sent",
     yLabel: "weight",
     zero: true,
   });
@@ -294,8 +295,8 @@ function updatesSection(digest) {
   const cut = found.filter((each) => each.cut).map((each) => digest.variants[each.variant].name);
   const seedsOf = [...new Set(found.map((each) => each.seed))].join(", ");
   const read = short(Math.max(...found.map((each) => each.rows)), 6);
-  const some = cut.length ? ` Of ${listed(cut)} only the first ${read} uploads were read.` : "";
-  const which = `Of one run each, seed ${seedsOf}.${some}`;
+  const some = cut.length ? ` For ${listed(cut)}, only the first ${read} uploads were read.` : "";
+  const which = `These charts show one run per ${word(digest)}: seed ${seedsOf}.${some}`;
   if (!grid.children.length) return null;
   return section("updates", "Learning rates, staleness and weights", digest.figures ? null : note(which), grid);
 }
@@ -305,17 +306,17 @@ function stalenessFigure(digest, found) {
   if (!stale.length) return null;
   const most = Math.max(...stale.map((each) => each.staleness.most)) + 1;
   const step = Math.max(...stale.map((each) => each.staleness.width));
-  const red = stale.some((each) => each.staleness.refused.some(Boolean)) ? " Red: refused by the server rule." : "";
+  const red = stale.some((each) => each.staleness.refused.some(Boolean)) ? " Red bars are uploads that the server rule refused." : "";
   const [element, holder] = drawn(
     "Staleness",
-    `How many uploads arrived after how many versions of the model had been published since they started.${red}`,
+    `Number of uploads by staleness: how many new versions of the model appeared while a job was on its way.${red}`,
   );
   const rows = stale.map((each) => ({
     variant: digest.variants[each.variant],
     bars: regrouped(each.staleness.accepted, step / each.staleness.width),
     refused: regrouped(each.staleness.refused, step / each.staleness.width),
     marks: [[each.staleness.mean + (step === 1 ? 0.5 : 0)]],
-    title: `mean ${short(each.staleness.mean)}, most ${each.staleness.most}`,
+    title: `mean ${short(each.staleness.mean)}, highest ${each.staleness.most}`,
   }));
   later(() =>
     drawing(holder, (width) =>

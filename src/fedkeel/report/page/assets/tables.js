@@ -29,10 +29,10 @@ function tableRow({ cells, variant, marked }, heads) {
 }
 
 const WHY_BADGE = {
-  best: "Its difference to every other one lies outside the noise.",
-  "may be best": "Its difference to the highest mean may be noise.",
+  best: "It is clearly better than every other one in paired tests.",
+  "may be best": "Its difference from the highest mean may be noise.",
   failed: "Every run failed.",
-  "stopped early": "It fell behind the median of earlier trials.",
+  "stopped early": "It fell behind the median of the earlier trials.",
 };
 
 function badge(standing) {
@@ -75,7 +75,7 @@ function runsDone(line) {
   const more = [
     line.failed && `${line.failed} failed`,
     line.pruned && `${line.pruned} stopped early`,
-    line.pending && `${line.pending} to come`,
+    line.pending && `${line.pending} not finished`,
   ].filter(Boolean);
   return `${line.finished} of ${all}${more.length ? `, ${more.join(", ")}` : ""}`;
 }
@@ -93,8 +93,8 @@ function standingTable(digest, lines) {
     { text: capital(word(digest)) },
     { text: "Accuracy, %", number: true },
     ...(sure ? [{ text: `95 % interval (axis ${fixed(100 * least, 0)} to ${fixed(100 * most, 0)} %)` }] : []),
-    ...(against ? [{ text: `Against ${reference}, points`, number: true }] : []),
-    { text: "Highest, %", number: true },
+    ...(against ? [{ text: `Difference from ${reference}, points`, number: true }] : []),
+    { text: "Best accuracy, %", number: true },
     { text: "Test loss", number: true },
     { text: "Runs finished", number: true },
   ];
@@ -141,13 +141,13 @@ function standingCaption(digest, sure) {
   const what = last > 1 ? `Mean test accuracy of the last ${last} evaluations` : "Test accuracy";
   const seeds = sure
     ? "mean over seeds ± half of the 95 % interval (Student's t)"
-    : "one seed, so there is no interval, and differences may be noise";
+    : "there is only one seed, so there is no interval, and differences may be noise";
   return `${[what, where(digest)].filter(Boolean).join(" ")}; ${seeds}.`;
 }
 
 function standingNote(digest, lines) {
   if (lines.some((line) => line.standing === "best")) {
-    return note("Best: its difference to every other one, seed by seed, lies outside the noise.");
+    return note(`Best: this ${word(digest)} is clearly better than every other one when runs are compared seed by seed.`);
   }
   const why = digest.verdicts[state.scene];
   return why ? note(`No ${word(digest)} is called best: ${why}.`) : null;
@@ -158,7 +158,7 @@ function targetTable(digest, lines) {
     ["rounds_to_target", "Rounds", COUNTS],
     ["seconds_to_target", "Virtual time", TIMES],
     ["uploads_to_target", "Uploads", COUNTS],
-    ["bytes_to_target", "Bytes", SIZES],
+    ["bytes_to_target", "Data sent", SIZES],
   ];
   const heads = [
     { text: capital(word(digest)) },
@@ -175,7 +175,7 @@ function targetTable(digest, lines) {
     return { variant, cells: [named(variant), reached, ...costs] };
   });
   return table({
-    caption: "Mean over the runs that reached it, ± half of the 95 % interval. Bytes count both directions.",
+    caption: "Mean over the runs that reached the target, ± half of the 95 % interval. Data sent counts both directions.",
     heads,
     rows,
     cards: true,
@@ -190,7 +190,7 @@ function sceneTable(digest) {
     cells: [scene, ...digest.variants.map((_, variant) => sceneCell(digest, place, variant, decimals))],
   }));
   const bold = digest.lines.some((line) => line.standing === "best")
-    ? " Bold: best in its row, outside the noise."
+    ? " Bold: clearly better than all others in its row."
     : "";
   return table({ caption: `Test accuracy in %, mean over seeds ± half of the 95 % interval.${bold}`, heads, rows });
 }
@@ -212,7 +212,7 @@ function taskTable(digest) {
   const heads = [
     { text: capital(word(digest)) },
     { text: "Interquartile mean", number: true },
-    ...(better ? [{ text: `Pairs of runs in which it beats ${reference}`, number: true }] : []),
+    ...(better ? [{ text: `Share of pairs of runs in which it beats ${reference}`, number: true }] : []),
   ];
   const range = (found) => (found ? `${percent(found.mean)}${bounds(found)}` : NOTHING);
   const rows = digest.tasks.map((each) => {
@@ -222,8 +222,8 @@ function taskTable(digest) {
   const sure = digest.tasks.some((each) => each.middle.low !== null);
   return table({
     caption: sure
-      ? "Over all scenes, with 95 % intervals from a stratified bootstrap. Pairs are of all seeds, not only of equal ones."
-      : "Over all scenes. Pairs are of all seeds, not only of equal ones. Intervals need three seeds or more.",
+      ? "Over all scenes, with 95 % intervals from a stratified bootstrap. Pairs are formed over all seeds, not only equal ones."
+      : "Over all scenes. Pairs are formed over all seeds, not only equal ones. Intervals need three or more seeds.",
     heads,
     rows,
     cards: true,
@@ -239,8 +239,8 @@ function faultTable(digest, faults) {
   const declined = faults.some((each) => each.declined);
   const heads = [
     { text: capital(word(digest)) },
-    ...columns.map(([part, kind]) => ({ text: part === "lost" ? lostHead(kind) : `Refused: ${kind}`, number: true })),
-    ...(declined ? [{ text: "Declined by the server rule", number: true }] : []),
+    ...columns.map(([part, kind]) => ({ text: part === "lost" ? lostHead(kind) : `Refused by the gate: ${kind}`, number: true })),
+    ...(declined ? [{ text: "Refused by the server rule", number: true }] : []),
   ];
   const rows = faults.map((each) => {
     const variant = digest.variants[each.variant];
@@ -248,7 +248,7 @@ function faultTable(digest, faults) {
     return { variant, cells: [named(variant), ...numbers, ...(declined ? [short(each.declined / each.runs, 4)] : [])] };
   });
   return table({
-    caption: "Jobs that did not arrive and uploads that were turned away, mean per run.",
+    caption: "Jobs that did not arrive and uploads that were refused, mean per run.",
     heads,
     rows,
     cards: true,
@@ -285,10 +285,10 @@ function goingOnTable(digest) {
 }
 
 function failedTable(digest) {
-  const heads = [{ text: "Run" }, { text: "Got to round", number: true }, { text: "Reason" }];
+  const heads = [{ text: "Run" }, { text: "Last evaluated round", number: true }, { text: "Reason" }];
   const rows = digest.failed.map((each) => {
     const variant = digest.variants[each.variant];
     return { variant, cells: [runName(digest, each), each.round ?? NOTHING, h("span", { class: "reason", text: each.reason })] };
   });
-  return table({ caption: "Runs that failed. They count for no mean.", heads, rows, cards: true });
+  return table({ caption: "Runs that failed. No mean includes them.", heads, rows, cards: true });
 }

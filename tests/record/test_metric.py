@@ -1,0 +1,28 @@
+"""The main metric of an evaluation, as people read it."""
+
+import pytest
+
+from fedkeel.record.metric import Metric, main_metric, spelled, told
+from fedkeel.record.rows import Evaluation
+
+ROW = {"round": 1, "version": 1, "virtual_seconds": 1.0, "wall_seconds": 1.0, "accuracy": 0.25, "loss": 2.0,
+       "bytes_up": 1, "bytes_down": 1, "updates": 1}  # fmt: skip
+
+
+def test_rows_and_evaluations_have_the_same_main_metric() -> None:
+    assert main_metric(ROW) == main_metric(Evaluation.read(ROW)) == Metric("accuracy", 0.25, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("accuracy", 0.93214, "93.21%"), ("auroc", 0.5, "50.00%"), ("rmse", 2.10449, "2.104"),
+        ("log_loss", 0.25, "0.25"), ("mae", 12345.6, "1.235e+04"),
+    ],
+)  # fmt: skip
+def test_only_shares_are_written_in_percent(name: str, value: float, words: str) -> None:
+    assert told(name, value) == words
+
+
+def test_names_are_written_as_words() -> None:
+    assert spelled("balanced_accuracy") == "balanced accuracy"
