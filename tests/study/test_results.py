@@ -161,7 +161,7 @@ def test_where_runs_stopped_at_their_target_accuracies_are_not_compared(tmp_path
     write_run(tmp_path / "runs" / "whole-0", [row(n, n / 20) for n in range(1, 9)], stops)
     found = collect(plan, tmp_path)
     assert (found.limits, found.stopped) == ({"": inf}, {""})
-    assert found.notes == ("runs stopped at their target, so accuracies are not compared, only what it took",)
+    assert found.notes == ("runs stopped at their target, so their results are not compared, only what it took",)
     assert all(line.standing == "" and line.difference is None for line in lines(found))
     assert (of(found, "stopped").value, of(found, "whole").value) == (0.6, 0.4)
     assert (of(found, "stopped").rounds_to_target, of(found, "whole").rounds_to_target) == (2, None)

@@ -89,7 +89,7 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
             lambda store: (store.folder("plain-1") / "summary.json").unlink(),
             "some runs are sti",
         ),
-        "failed": (best, lambda store: failed(store, "good-1"), "not all runs of good, which has the highest mean, ca"),
+        "failed": (best, lambda store: failed(store, "good-1"), "not all runs of good, which has the best mean, en"),
     }
     for name, (scores, change, why) in cases.items():
         place = tmp_path / name

@@ -70,7 +70,9 @@ def _tell_of_unfinished(results: Results, so: str) -> None:
         typer.echo(f"fedkeel: {which} {'are' if len(left) > 1 else 'is'} not finished; {so}", err=True)
 
 
-def _place(folders: list[Path], at: str | None, target: float | None, reference: str | None, metric: str | None) -> Path:
+def _place(
+    folders: list[Path], at: str | None, target: float | None, reference: str | None, metric: str | None
+) -> Path:
     """In a folder of its own, a report has its usual name; what is asked for in another way overwrites none."""
     if len(folders) > 1:
         return Path("report.html")
@@ -114,7 +116,7 @@ def export(
 ) -> None:
     """Write the results of runs as CSV, Parquet, LaTeX or Markdown, or with --to the trained model of a run."""
     if to is not None:
-        tables = {"--what": what != "table", "--format": form, "--at": at, "--target": target}
+        tables: dict[str, object] = {"--what": what != "table", "--format": form, "--at": at, "--target": target}
         tables |= {"--reference": reference, "--metric": metric}
         typer.echo(_model(folders, to, out, [name for name, value in tables.items() if value]))
         return

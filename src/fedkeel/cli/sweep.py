@@ -64,7 +64,9 @@ def sweep(
         from fedkeel.study.sweep import sweep_plan, tried
 
     file, settings = sorted_out(given, overrides)
-    told = command("sweep", file, settings, grid=grid, range=between, search=search, seeds=seeds, at=at, metric=metric, out=out)
+    told = command(
+        "sweep", file, settings, grid=grid, range=between, search=search, seeds=seeds, at=at, metric=metric, out=out
+    )
     drawn = numbers(seeds)
     assert drawn is not None
     if search is not None:

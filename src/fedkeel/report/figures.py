@@ -110,7 +110,9 @@ def _draw(panel: Any, curve: Curve, place: int, scale: Scale, factor: float, mar
         panel.fill_between(x, factor * curve.low, factor * curve.high, color=look.light, alpha=0.16, linewidth=0)
     panel.plot(x, factor * curve.mean, **line_style(look), zorder=3)
     if marked or len(x) == 1:  # a line that is shorter than others ends where its runs do
-        panel.plot(x[-1:], factor * curve.mean[-1:], "o", color=look.light, markersize=4.5, markeredgecolor="w", zorder=4)
+        panel.plot(
+            x[-1:], factor * curve.mean[-1:], "o", color=look.light, markersize=4.5, markeredgecolor="w", zorder=4
+        )
 
 
 def _scale(panel: Any, scale: Scale) -> None:

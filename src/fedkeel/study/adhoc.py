@@ -72,9 +72,7 @@ def gather(
     return results(found.title, found.runs, measure, found.command, found.planned)
 
 
-def _seen(
-    before: Measure, at: At | None, target: float | None, reference: str | None, metric: str | None
-) -> Measure:
+def _seen(before: Measure, at: At | None, target: float | None, reference: str | None, metric: str | None) -> Measure:
     """The measure as the user wants it; a place on one scale and a target of one metric mean nothing on others."""
     until = before.until if at in (None, before.at) else None
     if metric is not None and metric != before.metric:

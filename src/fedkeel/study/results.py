@@ -135,9 +135,14 @@ def results(
     stopped = frozenset(each.scene for each in done if _stopped(each))
     ends: dict[str, list[float]] = {}
     for each in done:
-        ends.setdefault(each.scene, []).append(inf if each.scene in stopped else _end(each, measure.at))
+        ends.setdefault(each.scene, [])
+        if each.scene not in stopped and not _ended_early(each):
+            ends[each.scene].append(_end(each, measure.at))
     until = measure.until or inf
     limits = {scene: inf if scene in stopped else min([until, *some]) for scene, some in ends.items()}
+    for scene, limit in limits.items():
+        if limit == inf and scene not in stopped:  # all ended early
+            limits[scene] = max(_end(each, measure.at) for each in done if each.scene == scene)
     cut = tuple(_cut(each, limits.get(each.scene, inf)) for each in read)
     notes = tuple(_notes(cut, measure, limits))
     return Results(title, measure, cut, limits, stopped, notes, command, planned, metric)
@@ -220,6 +225,11 @@ def _stopped(outcome: Outcome) -> bool:
         return record.metric(name).aim(target).reached(record.tuned(name)[-1])
 
 
+def _ended_early(outcome: Outcome) -> bool:
+    """Whether early stopping ended a run: what it had reached then is its result at any later place, too."""
+    return not _stopped(outcome) and bool(outcome.summary.get("ended_early"))
+
+
 def _end(outcome: Outcome, at: At) -> float:
     """How far a run went."""
     assert outcome.record is not None
@@ -261,6 +271,17 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
             found.append(f"{where}runs stopped at their target, so their results are not compared, only what it took")
             continue
         done = [each for each in outcomes if each.scene == scene and each.state == "finished"]
+        undefined = [f"{each.variant} (seed {each.seed})" for each in done if each.kept and each.value is None]
+        if undefined:
+            found.append(f"{where}{done[0].metric.words} is not defined, so left out: {', '.join(undefined)}")
+        early = [f"{each.variant} (seed {each.seed})" for each in done if _ended_early(each)]
+        if early:
+            found.append(
+                f"{where}early stopping ended these runs, which count by their last evaluation: {', '.join(early)}"
+            )
+            done = [each for each in done if not _ended_early(each)]
+        if not done:
+            continue
         if measure.until is not None and limit < measure.until:
             first = min(done, key=lambda each: _end(each, measure.at))
             found.append(
@@ -270,9 +291,6 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
         elif measure.until is None:
             found += _passed_over(where, limit, done)
         late = [f"{each.variant} (seed {each.seed})" for each in done if not each.kept]
-        undefined = [f"{each.variant} (seed {each.seed})" for each in done if each.kept and each.value is None]
-        if undefined:
-            found.append(f"{where}{done[0].metric.words} is not defined, so left out: {', '.join(undefined)}")
         if late:
             found.append(f"{where}no evaluation yet at {words(limit, measure.at)}, so left out: {', '.join(late)}")
     return found

@@ -101,7 +101,7 @@ class _Searcher:
         if metric.share and metric.better == "higher":
             return replace(trial, value=0.0, metric=metric)
         worst = min(complete, key=lambda each: each.score or 0.0, default=None)
-        return replace(trial, value=worst and worst.value, metric=metric)
+        return replace(trial, value=None if worst is None else worst.value, metric=metric)
 
     @property
     def _declared(self) -> Measured:

@@ -102,9 +102,7 @@ def _quantile(count: int) -> float:
     return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
 
 
-def paired(
-    ours: Mapping[int, float], theirs: Mapping[int, float], better: Better = "higher"
-) -> Difference | None:
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float], better: Better = "higher") -> Difference | None:
     """Over the seeds that both have; None if there are none. Fewer than four equal differences have no interval."""
     both = [seed for seed in ours if seed in theirs]
     if not both:

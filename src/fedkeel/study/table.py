@@ -234,9 +234,7 @@ def many_tasks(results: Results) -> list[TaskLine]:
         if theirs is not None:
             others = [[results.metric.sign * score for score in task] for task in theirs]
             improvement = told(probability_of_improvement(upward, others))
-        profile = [
-            told(each) for each in performance_profile(upward, results.metric.sign * thresholds, resamples=500)
-        ]
+        profile = [told(each) for each in performance_profile(upward, results.metric.sign * thresholds, resamples=500)]
         above = list(zip(thresholds.tolist(), profile, strict=True))
         found.append(TaskLine(variant, told(bootstrap(tasks)), improvement, above))
     return found

@@ -1,4 +1,4 @@
-"""How well the model serves each client: the metric on clients' own test rows, or as estimated from a common test set."""
+"""How well the model serves each client: on its own test rows, or as estimated from a common test set."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def _range(columns: Sequence[NDArray[np.float64]], metric: Measured) -> tuple[fl
     return (least, most) if most > least else (least - 0.5, most + 0.5)
 
 
-def _distribution(
-    runs: Sequence[NDArray[np.float64]], metric: Measured, least: float, most: float
-) -> dict[str, Any]:
+def _distribution(runs: Sequence[NDArray[np.float64]], metric: Measured, least: float, most: float) -> dict[str, Any]:
     """The worst tenth is that of each run, then averaged: so it is what the summaries say."""
     together = np.concatenate(runs)
     bars, _ = np.histogram(together, BARS, (least, most))

@@ -109,7 +109,11 @@ def figures(results: Results) -> dict[str, Any] | None:
         "uploads_to_target": run.uploads_to_target,
         "bytes_to_target": run.bytes_to_target,
     }
-    return {**plain(told), "clients": None if run.of_clients is None else plain(run.of_clients), "estimated": run.estimated}
+    return {
+        **plain(told),
+        "clients": None if run.of_clients is None else plain(run.of_clients),
+        "estimated": run.estimated,
+    }
 
 
 def _others(run: Outcome) -> list[dict[str, Any]]:
