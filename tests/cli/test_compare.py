@@ -255,7 +255,7 @@ def test_a_sweep_says_which_setting_to_use(tmp_path: Path) -> None:
     words = ["--grid", "local.lr=0.001,0.1", "--seeds", "7,8", "--out", "here"]
     done = fedkeel("sweep", *SERIAL, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "highest mean: local.lr=0.1" in done.stdout
+    assert "best mean: local.lr=0.1" in done.stdout
     assert "use it: --set local.lr=0.1" in done.stdout
     assert len(rows(tmp_path / "here/runs.csv")) == 4
 
@@ -271,7 +271,7 @@ def test_a_search_goes_on_past_failures_and_recommends_from_its_table(tmp_path: 
     assert "(tried before)" in done.stdout
     table = rows(tmp_path / "here/table.csv")
     best = max(table, key=lambda row: float(row["accuracy"]))["variant"]
-    assert f"highest mean: {best}" in done.stdout
+    assert f"best mean: {best}" in done.stdout
     assert f"use it: --set {best.replace(',', '')}" in done.stdout
     assert "Test accuracy at 3 rounds, seeds 1, 2." in done.stdout
 
@@ -286,7 +286,7 @@ def test_a_search_recommends_where_trials_are_compared(tmp_path: Path) -> None:
     table = rows(tmp_path / "here/table.csv")
     assert {row["compared_at"] for row in table} == {"time"}
     best = max(table, key=lambda row: float(row["accuracy"]))["variant"]
-    assert f"highest mean: {best}" in done.stdout
+    assert f"best mean: {best}" in done.stdout
     again = fedkeel("sweep", *SERIAL, *words[2:], "--out", "grid", cwd=tmp_path)
     assert done.stdout.splitlines()[-2:] == again.stdout.splitlines()[-2:]
 

@@ -38,6 +38,7 @@ RESERVED = {
     *("round", "version", "virtual_seconds", "wall_seconds", LOSS, "train_loss", "bytes_up", "bytes_down", "updates"),
     *("local_accuracy", "validation", "clients", "by_class", "algorithm", "dataset", "model", "partition", "per_round"),
     *("seed", "rounds", "task", "tested", "target", "target_metric", "parameters", "executor", "device", "threads"),
+    *("metrics", "run", "scene", "variant", "state"),
 }
 """Names that a metric must not have, as rows or the summary have them for something else."""
 
