@@ -287,11 +287,11 @@ def noisy() -> FederatedData:
 def test_the_best_model_is_kept_as_well_as_the_last(tmp_path: Path) -> None:
     data = noisy()
     torch.manual_seed(0)
-    told = Experiment(task="regression", rounds=6, per_round=1, local={"lr": 0.1, "batch_size": 2}, seed=4)
+    told = Experiment(task="regression", rounds=9, per_round=1, local={"lr": 0.1, "batch_size": 2}, seed=4)
     result = run(told, tmp_path / "run", data=data, model=nn.Linear(3, 1))
     best = min(result.history, key=lambda row: row.rmse)
     assert result.summary["best_round"] == best.round
-    assert best.round < 6  # else this shows nothing
+    assert best.round < 9  # else this shows nothing
     assert result.best_model is not None
     z = result.best_model(data.test.x)[:, 0]
     assert (z - data.test.y).square().mean().sqrt().item() == pytest.approx(best.rmse, rel=1e-5)
