@@ -13,8 +13,8 @@ from tests.helpers.repository import ROOT
 
 SOURCE = ROOT / "src" / "fedkeel"
 DONE = (
-    "config", "methods", "models", "report", "server", "sinks", "study", "task", "wire", "world", "errors.py", "params.py",
-    "streams.py",
+    "config", "methods", "models", "report", "server", "sinks", "study", "task", "wire", "world", "errors.py",
+    "params.py", "streams.py",
 )  # fmt: skip
 OLD = re.compile(r"\bnot accepted\b|\baccepted:")
 ERRORS = {"InputError", "FedkeelError", "DivergenceError", "MishapError"}
