@@ -91,7 +91,7 @@ def test_the_same_command_repeats_nothing_and_leaves_the_same_table(compared: tu
     words = ["--algorithms", "fedavg,fedprox", "--seeds", "0-1", "--target", "0.2", "--out", "here"]
     done = compare(*words, cwd=folder)
     assert done.returncode == 0
-    assert "all 4 runs are already done" in done.stdout
+    assert "all 4 runs are done already" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (folder / "here/table.csv").read_bytes() == before
 
@@ -102,7 +102,7 @@ def test_more_seeds_and_methods_are_added(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     words = ["--algorithms", "fedavg,fedcm", "--seeds", "0,1", "--out", "here"]
     done = compare(*words, cwd=tmp_path)
-    assert "3 runs to do, 1 more is already done" in done.stdout
+    assert "3 runs to do, 1 more is done already" in done.stdout
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_run_that_diverges_is_a_result_of_the_comparison(tmp_path: Path) -> No
     assert "wild-seed0: failed: training diverged" in done.stdout
     assert "1 of 1 runs failed: training diverged" in done.stdout
     again = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
-    assert "all 2 runs are already done" in again.stdout
+    assert "all 2 runs are done already" in again.stdout
     assert "1 of 1 runs failed: training diverged" in again.stdout
 
 
@@ -255,7 +255,7 @@ def test_a_sweep_says_which_setting_to_use(tmp_path: Path) -> None:
     words = ["--grid", "local.lr=0.001,0.1", "--seeds", "7,8", "--out", "here"]
     done = fedkeel("sweep", *SERIAL, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "highest mean: local.lr=0.1" in done.stdout
+    assert "best mean: local.lr=0.1" in done.stdout
     assert "use it: --set local.lr=0.1" in done.stdout
     assert len(rows(tmp_path / "here/runs.csv")) == 4
 
@@ -271,7 +271,7 @@ def test_a_search_goes_on_past_failures_and_recommends_from_its_table(tmp_path: 
     assert "(tried before)" in done.stdout
     table = rows(tmp_path / "here/table.csv")
     best = max(table, key=lambda row: float(row["accuracy"]))["variant"]
-    assert f"highest mean: {best}" in done.stdout
+    assert f"best mean: {best}" in done.stdout
     assert f"use it: --set {best.replace(',', '')}" in done.stdout
     assert "Test accuracy at 3 rounds, seeds 1, 2." in done.stdout
 
@@ -286,7 +286,7 @@ def test_a_search_recommends_where_trials_are_compared(tmp_path: Path) -> None:
     table = rows(tmp_path / "here/table.csv")
     assert {row["compared_at"] for row in table} == {"time"}
     best = max(table, key=lambda row: float(row["accuracy"]))["variant"]
-    assert f"highest mean: {best}" in done.stdout
+    assert f"best mean: {best}" in done.stdout
     again = fedkeel("sweep", *SERIAL, *words[2:], "--out", "grid", cwd=tmp_path)
     assert done.stdout.splitlines()[-2:] == again.stdout.splitlines()[-2:]
 
@@ -303,7 +303,7 @@ def test_a_search_of_impossible_settings_alone_says_so(tmp_path: Path) -> None:
     failed = Trial(0, {"clients": 4, "per_round": 8}, 0.0, "failed", why="per_round: 8 is not accepted")
     (tmp_path / "here" / TRIALS).write_text(json.dumps(vars(failed)) + "\n")
     done = fedkeel("sweep", *small, *words, "--seeds", "100", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial was completed\n")
+    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial came to its end\n")
 
 
 @pytest.mark.slow
@@ -314,7 +314,7 @@ def test_a_search_that_is_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from fedkeel.cli import main; main()", "sweep", *words, "rounds=1000000"]
     code, told = interrupted(command, tmp_path, tmp_path / "here/runs/trial0000-seed1/history.jsonl")
     assert code == 130
-    assert "stopping after this round" in told
+    assert "stopping: a round that is not over in" in told
     assert "fedkeel: stopped; 0 of 2 trials are done, and the same command continues from here\n" in told
 
 
