@@ -137,8 +137,8 @@ def test_a_misspelt_key_of_a_comparison_is_told(key: str, tmp_path: Path) -> Non
 
 
 def test_an_experiment_with_a_misspelt_key_is_no_comparison(tmp_path: Path) -> None:
-    (tmp_path / "exp.yaml").write_text("{rounds: 3, target: 0.8}")
-    with pytest.raises(InputError, match="target is not a setting"):
+    (tmp_path / "exp.yaml").write_text("{rounds: 3, last: 2}")
+    with pytest.raises(InputError, match="last is not a setting"):
         comparison(StudyFile.read(tmp_path / "exp.yaml"), algorithms=["fedavg"])
 
 
