@@ -231,3 +231,14 @@ def test_the_clients_of_an_old_run_are_read(tmp_path: Path) -> None:
     )
     (bars,) = digest(gather([tmp_path / "a"]))["clients"]
     assert (bars["mean"], bars["estimated"], bars["least"], bars["most"]) == (0.5, True, 0, 1)
+
+
+def test_what_each_class_came_to_is_the_mean_over_seeds(tmp_path: Path) -> None:
+    for seed, values in enumerate(([0.5, 1.0, None], [0.25, None, None])):
+        summary = {"by_class": {"accuracy": values}}
+        write_run(tmp_path / f"{seed}", [row(1, 0.5)], {"dataset": {"name": "custom:d"}, "seed": seed}, summary)
+    (tmp_path / "0/labels.json").write_text(
+        json.dumps({"clients": 1, "least": 1, "median": 1, "most": 1, "class_names": ["cat", "dog", "owl"]})
+    )
+    (found,) = digest(gather([tmp_path / "0", tmp_path / "1"]))["classes"]
+    assert (found["names"], found["values"], found["words"]) == (["cat", "dog", "owl"], [0.375, 1, None], "accuracy")
