@@ -77,6 +77,7 @@ def test_a_common_test_set_gives_estimates_and_calls_them_that(tmp_path: Path) -
     assert [row["estimated"] for row in rows] == [True, True]
 
 
+@pytest.mark.slow
 def test_the_command_line_calls_estimates_that(tmp_path: Path) -> None:
     done = commands.fedkeel("run", "--set", *commands.QUICK, "evaluate_clients=true", cwd=tmp_path)
     assert "estimated per client" in done.stdout
