@@ -311,10 +311,9 @@ def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classe
     try:
         outputs = module(x)
     except (Exception, SystemExit) as error:
-        where = usercode.place(error)
         raise InputError(
-            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)}"
-            f"{f', {where}' if where else ''}); build it for samples of shape {list(x.shape[1:])}"
+            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)}); build it for "
+            f"samples of shape {list(x.shape[1:])}"
         ) from error
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         kind = f"a {type(outputs).__name__}" if not isinstance(outputs, Tensor) else str(outputs.dtype)

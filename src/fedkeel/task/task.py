@@ -38,6 +38,7 @@ RESERVED = {
     *("round", "version", "virtual_seconds", "wall_seconds", LOSS, "train_loss", "bytes_up", "bytes_down", "updates"),
     *("local_accuracy", "validation", "clients", "by_class", "algorithm", "dataset", "model", "partition", "per_round"),
     *("seed", "rounds", "task", "tested", "target", "target_metric", "parameters", "executor", "device", "threads"),
+    *("metrics", "run", "scene", "variant", "state"),
 }
 """Names that a metric must not have, as rows or the summary have them for something else."""
 
@@ -64,10 +65,9 @@ class OwnMetric:
         try:
             return float(self.function(z, y))
         except Exception as error:
-            where = usercode.place(error)
             raise FedkeelError(
-                f"the metric {self.name} failed ({usercode.said(error)}{f', {where}' if where else ''}); it is called "
-                "with the outputs and targets of all test samples and must return a number"
+                f"the metric {self.name} failed ({usercode.said(error)}); it is called with the outputs and targets of "
+                "all test samples and must return a number"
             ) from error
 
 
@@ -282,10 +282,9 @@ def reduction_of(task: Task, z: Tensor, y: Tensor) -> Literal["sample", "mean"]:
     try:
         found = task.loss.function(z, y)
     except Exception as error:
-        where = usercode.place(error)
         raise InputError(
-            f"loss.name: {task.loss_name} failed on a mini-batch of {len(y)} samples ({usercode.said(error)}"
-            f"{f', {where}' if where else ''}); it is called with outputs {list(z.shape)} and targets {list(y.shape)}"
+            f"loss.name: {task.loss_name} failed on a mini-batch of {len(y)} samples ({usercode.said(error)}); it is "
+            f"called with outputs {list(z.shape)} and targets {list(y.shape)}"
         ) from error
     if not isinstance(found, Tensor) or not found.is_floating_point() or found.shape not in ((), (len(y),)):
         got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

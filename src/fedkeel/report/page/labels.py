@@ -17,7 +17,9 @@ from fedkeel.report.page.compact import number
 from fedkeel.report.page.files import Version
 
 MOST_MAPS = 12
-NUMBERS = ("clients", "classes", "least", "median", "most", "distance")
+SIZES = ("clients", "least", "median", "most")
+"""All that there is of data without class labels."""
+NUMBERS = (*SIZES, "classes", "distance")
 
 
 def labels(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -47,6 +49,8 @@ def _map(cell: Cell) -> dict[str, Any]:
 def _read(version: Version) -> dict[str, Any]:
     try:
         told = json.loads(version.path.read_text(encoding="utf-8"))
+        if "counts" not in told and "classes" not in told:
+            return {name: number(float(told[name])) for name in SIZES}
         counts = np.array(told["counts"], dtype=np.int64)
         if counts.ndim != 2 or not counts.size:
             raise ValueError
