@@ -70,6 +70,8 @@ def _tensor(field: str, values: ArrayLike) -> Tensor:
             help_ = _WAY_OUT if field == "y" else "turn texts into token ids, and categories into numbers"
             raise InputError(f"{field} must hold numbers; got text such as {shown(str(array.flat[0]))}; {help_}")
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    except InputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{field} must be an array of numbers; got one that is not ({error})") from None
 

@@ -270,7 +270,7 @@ def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData)
             raise InputError("model: it has sparse gradients; make them dense (sparse=False)")
         x, y = data.test_batch(slice(0, 2))
         outputs = _try(trial.eval(), x, y, "test", task, data.classes).detach()
-    task.measure(outputs, y)
+    task.try_metrics(outputs, y)
     return experiment
 
 
