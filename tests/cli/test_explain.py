@@ -27,7 +27,7 @@ def test_one_setting(tmp_path: Path) -> None:
     assert explained("local.lr", cwd=tmp_path) == (
         "local  How a client trains the model that it receives.\n"
         "  local.lr = 0.05  (a number above 0)\n"
-        "      The learning rate of the clients.\n"
+        "      The learning rate of the clients, before `lr_decay` and `schedule`.\n"
     )
     assert "local.lr = 0.2  (default 0.05; a number above 0)" in explained("local.lr", "local.lr=0.2", cwd=tmp_path)
 

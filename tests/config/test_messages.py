@@ -60,7 +60,7 @@ def said(*overrides: str) -> str:
         ("seed=2001-99-99", "seed must be a YAML value; got '2001-99-99'"),
         ("rounds=" + "{a: " * 900, "rounds must be a YAML value; got '{a: {a:"),
         ("name=../up", "name must be 1 to 100 printable bytes that name a folder, without / and \\ and not start"),
-        ("stop_at_target=true", "stop_at_target needs a target; set target_accuracy"),
+        ("stop_at_target=true", "stop_at_target needs a target; set target, or target_accuracy"),
     ],
 )  # fmt: skip
 def test_one_setting(override: str, sentence: str) -> None:
@@ -86,7 +86,7 @@ def test_one_setting(override: str, sentence: str) -> None:
         ),
         (
             ["algorithm=fedagg", "local.optimizer=adam"],
-            "local.optimizer must be sgd with fedagg, as its learning rates",
+            "local.optimizer: adam cannot be used with fedagg, as its learning rates",
         ),
         (["schedule.pace=stream"], "schedule.pace must be auto or barrier with fedavg; got stream"),
         (["finetune.lr=0.1"], "finetune.lr=0.1 needs fine-tuning; set finetune.epochs, or remove it"),

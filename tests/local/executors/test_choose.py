@@ -146,7 +146,7 @@ def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: py
     assert refused
     assert all("its w deviates" in reason for reason in refused.values())
     with pytest.raises(
-        InputError, match="vectorised in stacks of 1 is not accepted for this model and method: its w deviates"
+        InputError, match="vectorised in stacks of 1 cannot be used with this model and method: its w deviates"
     ):
         go({"kind": "vectorised", "stack": 1})
 
@@ -214,7 +214,7 @@ def test_in_a_worker_of_a_pool_there_are_no_workers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(choose, "_NOTICEABLE", 0.0)
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     assert go(seed=77).experiment.executor.kind != "processes"
-    with pytest.raises(InputError, match=r"executor.kind: processes is not accepted here.*accepted: serial"):
+    with pytest.raises(InputError, match=r"executor.kind: processes cannot be used here.*; use serial"):
         go("processes")
 
 
