@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedkeel.cli import main
+from fedkeel.cli.console import console
 
 QUICK = ["model=linear", "rounds=3", "clients=10", "per_round=5", "dataset.train_limit=500", "dataset.test_limit=200"]
 
@@ -32,6 +33,7 @@ def fedkeel(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         patch.chdir(cwd)
         patch.setattr(sys, "argv", ["fedkeel", *arguments])
         patch.setattr(sys, "path", sys.path.copy())
+        patch.setattr(console, "_width", None)  # not the COLUMNS of the command that was the first in this process
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         try:
