@@ -91,7 +91,7 @@ def test_the_same_command_repeats_nothing_and_leaves_the_same_table(compared: tu
     words = ["--algorithms", "fedavg,fedprox", "--seeds", "0-1", "--target", "0.2", "--out", "here"]
     done = compare(*words, cwd=folder)
     assert done.returncode == 0
-    assert "all 4 runs are done already" in done.stdout
+    assert "all 4 runs are already done" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (folder / "here/table.csv").read_bytes() == before
 
@@ -102,7 +102,7 @@ def test_more_seeds_and_methods_are_added(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     words = ["--algorithms", "fedavg,fedcm", "--seeds", "0,1", "--out", "here"]
     done = compare(*words, cwd=tmp_path)
-    assert "3 runs to do, 1 more is done already" in done.stdout
+    assert "3 runs to do, 1 more is already done" in done.stdout
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_run_that_diverges_is_a_result_of_the_comparison(tmp_path: Path) -> No
     assert "wild-seed0: failed: training diverged" in done.stdout
     assert "1 of 1 runs failed: training diverged" in done.stdout
     again = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
-    assert "all 2 runs are done already" in again.stdout
+    assert "all 2 runs are already done" in again.stdout
     assert "1 of 1 runs failed: training diverged" in again.stdout
 
 
