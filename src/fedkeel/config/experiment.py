@@ -48,9 +48,9 @@ class Experiment(Section):
     partition: AnyPartition = Iid()
     """How the training samples are dealt out to the clients."""
     task: Kind = "classification"
-    """What the model learns. `classification`: one of several classes. `binary`: yes or no, from one logit.
-    `multilabel`: several yes or no. `regression`: real numbers. `sequence`: a class for each token, or the next
-    token."""
+    """What the model learns: one of several classes (`classification`), yes or no from one logit (`binary`), several
+    such answers (`multilabel`), real numbers (`regression`), or a class for each token, such as the next token
+    (`sequence`)."""
     loss: Loss = LossSettings()
     """What training minimises, by its name or as a section of settings."""
     metrics: Metrics = ()
