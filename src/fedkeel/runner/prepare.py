@@ -22,7 +22,7 @@ from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.settings import DatasetSettings
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError, described, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
@@ -34,6 +34,12 @@ from fedkeel.task.task import Task, reduction_of
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
+_AN: dict[type, str] = {
+    Experiment: "an Experiment, such as Experiment(rounds=10)",
+    FederatedData: "FederatedData, such as FederatedData.from_clients([(x, y), ...])",
+    nn.Module: "a torch.nn.Module, such as nn.Linear(4, 3)",
+}
+"""What is to be handed over, and how that is made."""
 COPIES = 6
 """Of a model that a run needs at least: the server's, a client's, its gradient, its update and what is kept of them."""
 
@@ -51,9 +57,9 @@ def prepare(
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
-            raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
+            raise InputError(f"{field} must be {_AN[kind]}; got {shown(value)}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+        raise InputError("device: PyTorch sees no cuda device here; use device=cpu")
     announce("loading the data")
     experiment, data = _data(experiment, data)
     data = fitted(data, experiment.task, experiment.loss.class_weights)
@@ -73,8 +79,8 @@ def federate(experiment: Experiment) -> FederatedData:
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
         raise InputError(
-            f"dataset.name: {shown(settings.name)} was given in Python; "
-            "accepted: hand it to run(data=...) or resume(data=...)"
+            f"dataset.name: {shown(settings.name)} was given in Python; hand it over again, as run(data=...) or "
+            "resume(data=...)"
         )
     if files.kind(settings.name):
         return _transformed(*files.load(experiment))
@@ -86,7 +92,7 @@ def federate(experiment: Experiment) -> FederatedData:
         return _dealt_out(loaded, experiment)
     if not isinstance(loaded, Dataset):
         raise InputError(
-            f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
+            f"dataset.name: {settings.name} must return a Dataset or FederatedData; got {described(loaded)}"
         )
     if ":" in settings.name:
         train, test = (
@@ -106,13 +112,13 @@ def federate(experiment: Experiment) -> FederatedData:
 def _own(part: object, whose: str, vocabulary: int | None) -> Examples:
     """The user's samples, checked."""
     if not isinstance(part, Examples):
-        raise InputError(f"dataset.name: {whose} is {type(part).__name__}; accepted: Examples")
+        raise InputError(f"dataset.name: {whose} must be Examples; got {described(part)}")
     try:
         checked = examples(part.x, part.y, vocabulary)
     except InputError as error:
         raise InputError(f"dataset.name: {whose}: {error}") from None
     if not len(checked):
-        raise InputError(f"dataset.name: {whose} has no samples; accepted: at least one")
+        raise InputError(f"dataset.name: {whose} has no samples; give at least one")
     return checked
 
 
@@ -126,12 +132,10 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     }
     for field, value in asked.items():
         if value:
-            raise InputError(
-                f"{field}: {value!r} is not accepted, this data is already dealt out; accepted: without it"
-            )
+            raise InputError(f"{field}={value} needs data that is not yet dealt out to clients; remove it")
     if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
         raise InputError(
-            f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
+            f"clients must be {len(data)}, as many as the data has; got {experiment.clients}; remove it or change it"
         )
     return _transformed(data, settings)
 
@@ -169,8 +173,8 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         module = _copied(given)
     elif settings.name.startswith(GIVEN):
         raise InputError(
-            f"model.name: {shown(settings.name)} was given in Python; "
-            "accepted: hand it to run(model=...) or resume(model=...)"
+            f"model.name: {shown(settings.name)} was given in Python; hand it over again, as run(model=...) or "
+            "resume(model=...)"
         )
     else:
         with torch.random.fork_rng(devices=[]):
@@ -181,7 +185,10 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         isinstance(each, UninitializedParameter | UninitializedBuffer)
         for each in (*module.parameters(), *module.buffers())
     ):
-        raise InputError("model: it has lazy parameters, which have no shape yet; accepted: shapes that are known")
+        raise InputError(
+            "model: it has lazy layers, whose shapes are not known yet; call it once on a batch before, or use layers "
+            "with sizes"
+        )
     try:
         return experiment, module.to(experiment.device, getattr(torch, experiment.dtype))
     except Exception as error:
@@ -204,7 +211,7 @@ def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Modu
         return models.build(name, inputs, **options)
     module = usercode.call(name, "model.name", options)
     if not isinstance(module, nn.Module):
-        raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
+        raise InputError(f"model.name: {name} must return a torch.nn.Module; got {described(module)}")
     return module
 
 
@@ -292,18 +299,20 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         x, _ = data.test_batch(slice(0, 2))
         reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
     if reason is not None:
-        raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+        raise InputError(
+            f"algorithm: {experiment.algorithm.label} cannot be used here, as {reason}"
+        )
     if rule.needs_classes and experiment.task != "classification":
         raise InputError(
             f"algorithm: {experiment.algorithm.label} needs task=classification, as {rule.needs_classes}; choose "
             f"another method for task={experiment.task}"
         )
     if not layout.mask(experiment.finetune.part).any():
-        raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
+        raise InputError("finetune.part: this model has no body, as it is all head; use all or head")
     if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
         raise InputError(
-            f"algorithm: {experiment.algorithm.label} is not accepted here: it is tested on the clients' own shares of "
-            "the test set, which holds none of their classes; accepted: a test set with classes that clients have"
+            f"algorithm: {experiment.algorithm.label} is tested on each client's own share of the test set, which holds "
+            "none of their classes; give a test set with the classes that clients have"
         )
 
 
