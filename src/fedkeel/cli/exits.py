@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from fedkeel.cli import stdio
-from fedkeel.errors import FedkeelError, words
+from fedkeel.errors import FedkeelError, did_you_mean, nearest, words
 
 
 def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> None:
@@ -59,7 +59,25 @@ def _refuse_usage(error: click.ClickException) -> NoReturn:
         sys.exit(error.exit_code)
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context else ""
-    fail(" ".join(error.format_message().split()) + where, error.exit_code)
+    fail(_told(error) + where, error.exit_code)
+
+
+def _told(error: click.ClickException) -> str:
+    """What Click says, in the words of other errors."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        known = [name for each in error.ctx.command.params for name in each.opts if name.startswith("--")]
+        word = error.option_name.lstrip("-").replace("-", "_")
+        near = did_you_mean(nearest(error.option_name, known, 0.7))
+        settings = f"settings are given as --set {word}=..." if "--set" in known else f"choose from {', '.join(known)}"
+        return f"there is no option {error.option_name}; {near or settings}"
+    told = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if told.startswith("No such command") and context is not None and isinstance(context.command, click.Group):
+        names = context.command.list_commands(context)
+        word = told.partition("'")[2].partition("'")[0]
+        choice = did_you_mean(nearest(word, names, 0.6)) or f"choose from {', '.join(names)}"
+        return f"there is no command {word}; {choice}"
+    return told
 
 
 def _foreseen(error: FedkeelError) -> str:

@@ -112,7 +112,10 @@ def misspelt(own: type, base: type) -> str | None:
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:
     """Call `module:function`; whatever goes wrong in the user's code is told as theirs."""
-    return guarded(find(name, field), name, field, **options)
+    found = find(name, field)
+    if not callable(found):
+        raise InputError(f"{field}: {name} must be a function or a class; got {shown(found)}")
+    return guarded(found, name, field, **options)
 
 
 def guarded(function: Callable[..., Any], name: str, field: str, /, *given: Any, **options: Any) -> Any:

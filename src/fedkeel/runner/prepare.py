@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedkeel import models, streams
@@ -26,11 +26,10 @@ from fedkeel.errors import InputError, described, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import files, initial, memory
+from fedkeel.runner import files, initial, memory, trial
 from fedkeel.runner.steps import announce
-from fedkeel.runner.targets import fitted
+from fedkeel.runner.targets import check_numbering, fitted
 from fedkeel.runner.threads import threads
-from fedkeel.task.task import Task, reduction_of
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
@@ -63,15 +62,22 @@ def prepare(
     announce("loading the data")
     experiment, data = _data(experiment, data)
     data = fitted(data, experiment.task, experiment.loss.class_weights)
+    if experiment.task == "classification" and _is_users(experiment.dataset.name):
+        check_numbering(data)
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     announce("building the model")
     experiment, module = _model(experiment, data, model)
     if experiment.init is not None:
         initial.load(module, experiment.init, init)
     with threads(experiment.threads):
-        experiment = _check_model(experiment, module, data)
+        experiment = trial.check(experiment, module, data)
         _check_method(experiment, module, data)
     return experiment, data, module
+
+
+def _is_users(dataset: str) -> bool:
+    """Whether the data is the user's own, rather than one of the data sets that fedkeel knows."""
+    return ":" in dataset or bool(files.kind(dataset))
 
 
 def federate(experiment: Experiment) -> FederatedData:
@@ -147,7 +153,7 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
-        if ":" not in experiment.dataset.name and not files.kind(experiment.dataset.name):
+        if not _is_users(experiment.dataset.name):
             experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
@@ -170,7 +176,7 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
     settings = experiment.model
     if given is not None:
         experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
-        module = _copied(given)
+        module = trial.copied(given)
     elif settings.name.startswith(GIVEN):
         raise InputError(
             f"model.name: {shown(settings.name)} was given in Python; hand it over again, as run(model=...) or "
@@ -246,51 +252,6 @@ def _size(settings: ModelSettings, inputs: models.Inputs) -> int:
     return between + sum(p.numel() for p in model.parameters())
 
 
-def _copied(module: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(module)
-    except Exception as error:
-        raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
-
-
-def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData) -> Experiment:
-    """A training step with the smallest batch that will occur, and a test of two samples, on a copy.
-
-    Returns the experiment with what was left open about the user's own loss.
-    """
-    smallest = batch_sizes(data, experiment.local)[0]
-    trial = _copied(module)
-    parameters = [p for p in trial.parameters() if p.requires_grad]
-    with torch.random.fork_rng(devices=[]):
-        x, y = data.train_batch(torch.arange(smallest))
-        outputs = _try(trial.train(), x, y, "training", experiment.objective, data.classes)
-        experiment = _with_reduction(experiment, trial, data)
-        task = experiment.objective
-        try:
-            gradients = torch.autograd.grad(task.loss.mean(outputs, y), parameters, allow_unused=True)
-        except RuntimeError as error:
-            raise InputError(
-                f"model: its output, or the loss of it, has no gradient ({usercode.said(error)}); use operations that "
-                "PyTorch can differentiate"
-            ) from error
-        if any(each is not None and each.is_sparse for each in gradients):
-            raise InputError("model: it has sparse gradients; make them dense (sparse=False)")
-        x, y = data.test_batch(slice(0, 2))
-        outputs = _try(trial.eval(), x, y, "test", task, data.classes).detach()
-    task.measure(outputs, y)
-    return experiment
-
-
-def _with_reduction(experiment: Experiment, trial: nn.Module, data: FederatedData) -> Experiment:
-    """What the user's own loss returns, tried on a few samples."""
-    if not usercode.is_own(experiment.loss.name) or experiment.loss.reduction != "auto":
-        return experiment
-    x, y = data.train_batch(torch.arange(min(4, len(data.train))))
-    with torch.no_grad():
-        found = reduction_of(experiment.objective, copy.deepcopy(trial).eval()(x), y)
-    return experiment.replace(loss=experiment.loss.model_copy(update={"reduction": found}))
-
-
 def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData) -> None:
     """Whether the method can train such a model, and be tested on such data."""
     rule, layout = experiment.algorithm.rules()[0], Layout.of(module)
@@ -299,9 +260,7 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         x, _ = data.test_batch(slice(0, 2))
         reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
     if reason is not None:
-        raise InputError(
-            f"algorithm: {experiment.algorithm.label} cannot be used here, as {reason}"
-        )
+        raise InputError(f"algorithm: {experiment.algorithm.label} cannot be used here, as {reason}")
     if rule.needs_classes and experiment.task != "classification":
         raise InputError(
             f"algorithm: {experiment.algorithm.label} needs task=classification, as {rule.needs_classes}; choose "
@@ -311,22 +270,6 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         raise InputError("finetune.part: this model has no body, as it is all head; use all or head")
     if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
         raise InputError(
-            f"algorithm: {experiment.algorithm.label} is tested on each client's own share of the test set, which holds "
-            "none of their classes; give a test set with the classes that clients have"
+            f"algorithm: {experiment.algorithm.label} is tested on each client's own share of the test set, which "
+            "holds none of their classes; give a test set with the classes that clients have"
         )
-
-
-def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classes: int) -> Tensor:
-    try:
-        outputs = module(x)
-    except (Exception, SystemExit) as error:
-        where = usercode.place(error)
-        raise InputError(
-            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)}"
-            f"{f', {where}' if where else ''}); build it for samples of shape {list(x.shape[1:])}"
-        ) from error
-    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
-        kind = f"a {type(outputs).__name__}" if not isinstance(outputs, Tensor) else str(outputs.dtype)
-        raise InputError(f"model: its output on a {which} batch must be a floating-point tensor; got {kind}")
-    task.check_outputs(outputs, y, classes, which)
-    return outputs

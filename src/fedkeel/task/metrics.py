@@ -229,6 +229,7 @@ KNOWN: dict[str, Metric] = {
     )
 }
 OTHER_NAMES = {
+    "acc": "accuracy",
     "top_5": "top5",
     "top5_accuracy": "top5",
     "roc_auc": "auroc",
