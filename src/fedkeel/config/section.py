@@ -133,7 +133,7 @@ def _share_meant(error: ErrorDetails) -> float:
             number = float(value.strip().removesuffix("%"))
         except ValueError:
             return 0.0
-    return number / 100 if 1 < number <= 100 else 0.0
+    return number / 100 if 2 <= number <= 100 or (number and isinstance(value, str)) else 0.0
 
 
 def _advised(error: UnknownSettingError, advise: Advice | None) -> InputError:

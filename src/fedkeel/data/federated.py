@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -204,6 +205,12 @@ class FederatedData(FromFiles):
         outputs, tokens = count_outputs(parts), count_tokens(parts, vocabulary)
         share = 0.0 if validation is None else check_share("validation", validation)
         if common is not None:
+            if torch.equal(common.x, samples.x) and torch.equal(common.y, samples.y):
+                warnings.warn(
+                    "test holds the very samples of training, so results say nothing about new ones; give other "
+                    "samples, or a share such as test=0.2",
+                    stacklevel=3,
+                )
             data = cls(samples, common, assignment, outputs, tokens, name)
             return data.with_validation(share, seed) if share else data
         split = hold_out(assignment, class_labels(samples), check_share("test", test), share, seed)

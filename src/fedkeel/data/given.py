@@ -65,7 +65,7 @@ def _tensor(field: str, values: ArrayLike) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     try:
-        array = np.ascontiguousarray(values)
+        array = np.asarray(values, order="C")
     except (TypeError, ValueError):
         raise InputError(
             f"{field} must be an array of numbers; got {described(values)}, whose rows differ in length or kind; give "
@@ -125,7 +125,7 @@ def same_targets(parts: Sequence[Examples]) -> None:
     kinds = {(part.y.is_floating_point(), tuple(part.y.shape[1:])) for part in parts if len(part)}
     if len(kinds) > 1:
         told = sorted(f"{'real' if real else 'whole'} numbers of shape {list(shape)}" for real, shape in kinds)
-        raise InputError(f"y must be of one kind for all clients and sets; got {' and '.join(told)}")
+        raise InputError(f"y must be of one kind for all clients and sets; got {' and '.join(told)}; convert all alike")
 
 
 def read_all(dataset: Any) -> tuple[Tensor, Tensor]:

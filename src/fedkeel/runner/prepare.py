@@ -56,7 +56,8 @@ def prepare(
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
-            raise InputError(f"{field} must be {_AN[kind]}; got {shown(value)}")
+            got = f"the class {value.__name__}" if isinstance(value, type) else described(value)
+            raise InputError(f"{field} must be {_AN[kind]}; got {got}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: PyTorch sees no cuda device here; use device=cpu")
     announce("loading the data")
@@ -64,6 +65,11 @@ def prepare(
     data = fitted(data, experiment.task, experiment.loss.class_weights)
     if experiment.task == "classification" and _is_users(experiment.dataset.name):
         check_numbering(data)
+    if experiment.task == "regression" and not _is_users(experiment.dataset.name):
+        raise InputError(
+            f"task=regression needs numbers to predict, but {experiment.dataset.name} has classes; use "
+            "task=classification, or data of your own"
+        )
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     announce("building the model")
     experiment, module = _model(experiment, data, model)

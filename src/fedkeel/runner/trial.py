@@ -96,12 +96,16 @@ def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classe
         )
     task.check_outputs(outputs, y, classes, which)
     if not bool(torch.isfinite(outputs).all()):
-        large = float(x.abs().max()) if x.is_floating_point() else 0.0
-        cause = (
-            f"scale x, which holds numbers up to {large:.3g}" if large > LARGE else "look for a division or a logarithm"
-        )
+        cause = scale(x) or "look for a division or a logarithm in it"
         raise InputError(f"model: its output on a {which} batch holds NaN or infinity before any training; {cause}")
     return outputs
+
+
+def scale(x: Tensor) -> str | None:
+    """Advice for samples whose numbers are so large that training diverges."""
+    if not x.is_floating_point() or (large := float(x.abs().max())) <= LARGE:
+        return None
+    return f"scale x, which holds numbers up to {large:.3g}, to a mean of 0 and a deviation of 1"
 
 
 def _remedy(error: BaseException, x: Tensor) -> str:

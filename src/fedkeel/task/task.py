@@ -291,8 +291,8 @@ def reduction_of(task: Task, z: Tensor, y: Tensor) -> Literal["sample", "mean"]:
         ) from error
     if not isinstance(found, Tensor) or not found.is_floating_point() or found.shape not in ((), (len(y),)):
         raise InputError(
-            f"loss.name: {task.loss_name} must return one loss per sample, a tensor [{len(y)}], or their mean, a tensor "
-            f"[]; got {described(found)}"
+            f"loss.name: {task.loss_name} must return one loss per sample, a tensor [{len(y)}], or their mean, a "
+            f"tensor []; got {described(found)}"
         )
     if not bool(torch.isfinite(found).all()):
         raise InputError(
