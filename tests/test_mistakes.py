@@ -1,7 +1,7 @@
 """Mistakes that users make, and the sentence with which each is answered: before any training, and with what to do.
 
-In a sentence, `<n>` stands for a number, `<address>` for one in memory, `<folder>` for the working folder, and `<words>`
-for what another library says.
+In a sentence, `<n>` stands for a number, `<address>` for one in memory, `<folder>` for the working folder, and
+`<words>` for what another library says.
 """
 
 from __future__ import annotations
@@ -534,7 +534,7 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a loss that raises": (
         lambda: train(loss=mistaken.raising),
         "loss.name: tests.helpers.mistaken:raising failed on a mini-batch of 4 samples (mistaken.py, line <n>, in "
-        "raising: KeyError: 'b'); correct it there: it is called with outputs [4, 3] and targets [4]",
+        "raising: KeyError: 'weights'); correct it there: it is called with outputs [4, 3] and targets [4]",
     ),
     "a loss that is not there": (
         lambda: train(loss=f"{MINE}:totl"),
@@ -543,7 +543,7 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
         "module:function",
     ),
     "a loss that is a lambda": (
-        lambda: train(loss=lambda outputs, targets: outputs.mean()),
+        lambda: train(loss=lambda outputs, targets: (outputs - targets).mean()),
         "loss.name: <function <lambda>.<locals>.<lambda> at <address>> cannot be found again by its name; define it "
         "with def at the top level of a module, so that runs can be repeated and resumed",
     ),
@@ -558,15 +558,15 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a metric that raises": (
         lambda: train(metrics=[mistaken.raising]),
-        "metrics: raising failed (mistaken.py, line <n>, in raising: KeyError: 'b'); correct it there: it is called "
-        "with outputs [2, 3] and targets [2]",
+        "metrics: raising failed (mistaken.py, line <n>, in raising: KeyError: 'weights'); correct it there: it is "
+        "called with outputs [2, 3] and targets [2]",
     ),
     "a metric with several numbers": (
         lambda: train(metrics=[mistaken.by_class]),
         "metrics: by_class is the name of something else in the results; rename your function",
     ),
     "a metric that is a lambda": (
-        lambda: train(metrics=[lambda outputs, targets: 1.0]),
+        lambda: train(metrics=[lambda outputs, targets: (outputs - targets).mean()]),
         "metrics: <function <lambda>.<locals>.<lambda> at <address>> cannot be found again by its name; define it "
         "with def at the top level of a module, so that runs can be repeated and resumed",
     ),
@@ -666,7 +666,7 @@ def test_a_test_set_that_is_the_training_set_is_told() -> None:
         arrays(X, Y, test=(X, Y))
 
 
-def test_what_looks_like_a_mistake_but_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_looks_like_a_mistake_but_is_none() -> None:
     """Targets in a column, names in other cases, unused classes, a loss of PyTorch: these reach the first round."""
     for data, settings in (
         (arrays(X, Y[:, None]), {}),

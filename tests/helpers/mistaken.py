@@ -22,12 +22,12 @@ def detached(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def by_class(outputs: Tensor, targets: Tensor) -> Tensor:
     """One number per class."""
-    return outputs.mean(0)
+    return outputs.mean(0) + 0 * targets.sum()
 
 
 def undefined(outputs: Tensor, targets: Tensor) -> Tensor:
     """The logarithm of negative numbers."""
-    return torch.log(-outputs.abs()).mean(1)
+    return torch.log(-outputs.abs()).mean(1) + targets
 
 
 def alone(outputs: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def alone(outputs: Tensor) -> Tensor:
 
 def raising(outputs: Tensor, targets: Tensor) -> Tensor:
     """Fails."""
-    return {"a": outputs}["b"]
+    return {"outputs": outputs, "targets": targets}["weights"]
 
 
 def nothing() -> None:
