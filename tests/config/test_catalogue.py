@@ -30,7 +30,7 @@ def told(experiment: Experiment) -> dict[str, Setting]:
         ("local", "", "a section"),
         ("wire.0.norm", "", "a number above 0"),
         ("partition.alpha", "0.5", "a number above 0"),
-        ("partition.kind", "iid", "iid, dirichlet, shards, classes or module:function"),
+        ("partition.kind", "iid", "iid, dirichlet, shards, classes, column or module:function"),
         ("algorithm.cap", "10.0", "a number from 1 or null"),
         ("algorithm.gradient_batches", "1", "1 or full"),
         ("model.norm", "batch", "batch, group or none"),

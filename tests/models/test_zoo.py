@@ -227,7 +227,7 @@ def test_a_bad_value_names_the_field_the_value_and_what_it_must_be(name, option,
     assert str(refused.value).endswith(f"; got {value!r}")
 
 
-@pytest.mark.parametrize("bad", [{"shape": ()}, {"shape": (1, 0, 28)}, {"classes": 1}, {"vocabulary": 1}], ids=str)
+@pytest.mark.parametrize("bad", [{"shape": ()}, {"shape": (1, 0, 28)}, {"classes": 0}, {"vocabulary": 1}], ids=str)
 def test_inputs_without_substance_are_refused(bad):
     with pytest.raises(InputError, match=rf"^inputs.{next(iter(bad))} must .* at least \d.*; got "):
         Inputs(**{"shape": (1, 28, 28), "classes": 10, **bad})
