@@ -42,8 +42,8 @@ def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
     out, _ = finished
     assert sorted(p.name for p in out.iterdir()) == [
         "best_model.safetensors", "checkpoint", "clients.jsonl", "experiment.yaml", "history.jsonl", "labels.json",
-        "learning_curve.png", "learning_curve.svg", "model.safetensors", "refused.jsonl", "rounds.jsonl", "run.json", "summary.json",
-        "unfinished.jsonl",
+        "learning_curve.png", "learning_curve.svg", "model.safetensors", "refused.jsonl", "rounds.jsonl", "run.json",
+        "summary.json", "unfinished.jsonl",
     ]  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     asked = (
