@@ -154,11 +154,11 @@ def read(path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InputError(f"{what} must be a mapping such as 'clients: 100'; got {_kind(values)}")
+        raise InputError(f"{what} must be a mapping such as 'clients: 100'; got {_sort(values)}")
     return values
 
 
-def _kind(values: Any) -> str:
+def _sort(values: Any) -> str:
     return "text" if isinstance(values, str) else f"a {type(values).__name__}"
 
 

@@ -90,7 +90,7 @@ def _target(y: Tensor, kind: Kind) -> Tensor:
 def check_numbering(data: FederatedData) -> None:
     """Refuse classes that cannot be meant: counted from 1, or numbers to be predicted that are taken for classes."""
     held = [part.y for part in (data.train, data.test, data.validation) if part is not None]
-    used = torch.cat(held).unique()
+    used = np.unique(torch.cat(held).cpu().numpy())
     if len(used) > 1 and used.tolist() == [*range(1, data.classes)]:
         raise InputError(
             f"y holds classes from 1 to {data.classes - 1}, but they are counted from 0; give y - 1, or set "
