@@ -76,7 +76,7 @@ def rows(study: StudyFile, folder: Path) -> list[Row]:
 
 def at_uploads(run: Outcome, limits: Mapping[str, float]) -> Row:
     """What is stored of a run where all runs of its scene have had equally many uploads."""
-    return {} if run.state == "failed" else {"uploads": int(limits[run.scene]), "accuracy_at_uploads": run.accuracy}
+    return {} if run.state == "failed" else {"uploads": int(limits[run.scene]), "accuracy_at_uploads": run.value}
 
 
 def _incomplete(folder: Path, what: str) -> InputError:
@@ -93,9 +93,9 @@ def row(run: Outcome) -> Row:
     own = [each["local_accuracy"] for each in last if "local_accuracy" in each]
     return {
         **told,
-        "accuracy": run.accuracy,
+        "accuracy": run.value,
         "mean_accuracy": float(np.mean(run.record.column("accuracy")[: run.kept])),
-        "best_accuracy": run.best_accuracy,
+        "best_accuracy": run.best,
         **to_target(run),
         **{key: run.position[key] for key in ("round", "virtual_seconds", "updates", "bytes_up", "bytes_down")},
         "rates": rates(run),

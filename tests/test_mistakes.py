@@ -403,7 +403,7 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     "one output for a classification of two": (
         lambda: train(arrays(X, Y % 2), nn.Linear(4, 1)),
         "model: for 5 training samples its output has shape [5, 1], but task=classification needs [5, 2], as the "
-        "labels run from 0 to 1; change the last layer, or the task",
+        "labels run from 0 to 1; set task=binary for a model of one logit",
     ),
     "three outputs for one number": (
         lambda: train(arrays(X, REAL), task="regression"),
@@ -544,12 +544,12 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a loss that is a lambda": (
         lambda: train(loss=lambda outputs, targets: (outputs - targets).mean()),
-        "loss.name: <function <lambda>.<locals>.<lambda> at <address>> cannot be found again by its name; define it "
-        "with def at the top level of a module, so that runs can be repeated and resumed",
+        "loss.name: <lambda> cannot be found again by its name; define it with def at the top level of a module, so "
+        "that runs can be repeated and resumed",
     ),
     "an object as loss": (
         lambda: train(loss=nn.CrossEntropyLoss()),
-        "loss.name: CrossEntropyLoss() cannot be found again by its name; define it with def at the top level of a "
+        "loss.name: CrossEntropyLoss cannot be found again by its name; define it with def at the top level of a "
         "module, so that runs can be repeated and resumed",
     ),
     "class weights for a loss of one's own": (
@@ -567,8 +567,8 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a metric that is a lambda": (
         lambda: train(metrics=[lambda outputs, targets: (outputs - targets).mean()]),
-        "metrics: <function <lambda>.<locals>.<lambda> at <address>> cannot be found again by its name; define it "
-        "with def at the top level of a module, so that runs can be repeated and resumed",
+        "metrics: <lambda> cannot be found again by its name; define it with def at the top level of a module, so "
+        "that runs can be repeated and resumed",
     ),
     "a metric twice": (
         lambda: train(metrics=["accuracy", "acc"]),

@@ -30,7 +30,7 @@ MAY: dict[str, set[str]] = {
     "local": LEAVES | {"params", "data", "methods", "wire", "task"},
     "server": LEAVES | {"params", "methods", "wire", "record.rows"},
     "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows"},
-    "record": LEAVES | {"config"},
+    "record": LEAVES | {"config", "task"},
     "study": {"*"},
     "sinks": LEAVES | {"record", "runner", "config"},
     "report": LEAVES | {"params", "data", "world", "record", "study", "config", "runner"},

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from fedkeel.api import Result, resume, run
     from fedkeel.config.experiment import Experiment
     from fedkeel.data.federated import FederatedData
-    from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError
+    from fedkeel.errors import DivergenceError, FedkeelError, InputError, StoppedError, TimeLimitError
     from fedkeel.methods.client import ClientRule, Merge
     from fedkeel.methods.course import Course, Trail
     from fedkeel.methods.fedavg import Average
@@ -26,8 +26,8 @@ __all__ = [
     "Answers", "Arrival", "Average", "Brief", "ClientRule", "Cohort", "Course", "DivergenceError", "Evaluation",
     "Experiment", "FederatedData", "FedkeelError", "InputError", "Job", "Layout", "Merge", "Message", "Method",
     "Oracle", "Plan", "Progress", "Receipt", "Refused", "Result", "Round", "RoundEnd", "Sends", "ServerRule",
-    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "Trail", "Unfinished", "Updates",
-    "View", "Weighting", "follow", "method", "resume", "run",
+    "ServerState", "Sink", "SinkError", "Start", "Stop", "StoppedError", "Sums", "TimeLimitError", "Trail",
+    "Unfinished", "Updates", "View", "Weighting", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

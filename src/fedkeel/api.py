@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
@@ -39,9 +40,6 @@ from fedkeel.runner.summary import summarise
 from fedkeel.runner.threads import threads
 from fedkeel.runner.watch import GivenUpError, Watch
 from fedkeel.wire.transform import Chain
-
-MOST_CLASSES = 100
-"""Of which the summary tells metrics one by one."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +71,20 @@ class Result:
         return dict(self.history[-1].metrics)
 
     def evaluate_clients(
-        self, clients: Sequence[int] | None = None, *, metric: str | None = None
+        self, clients: Sequence[int] | None = None, *, metric: str | None = None, model: nn.Module | None = None
     ) -> NDArray[np.float64]:
         """A metric on each client's own test rows, by default the task's first; NaN for a client without such rows.
 
-        Of the final model, or where the method gives clients their own (FedGH), of these. Where the test set is a
-        common one that belongs to no client (`data.clients_have_tests` is False), each client's result is estimated: on
-        test samples drawn in the proportions of its training labels.
+        Of the final model, or where the method gives clients their own (FedGH), of these; or of another `model` of the
+        same layers, such as `best_model`. Where the test set is a common one that belongs to no client
+        (`data.clients_have_tests` is False), each client's result is estimated: on test samples drawn in the
+        proportions of its training labels.
         """
         chosen = range(len(self.data)) if clients is None else clients
         for client in chosen:
             self._check(client)
         test = Evaluator(self.model, self.data, self.simulation.task).score
-        models = map(self.simulation.own, chosen)
+        models = map(self.simulation.own, chosen) if model is None else repeat(self._weights(model), len(chosen))
         return column(client_scores(chosen, models, test, self.data, self.experiment.seed), metric)
 
     @property
@@ -104,6 +103,14 @@ class Result:
         TorchScript and ONNX files are tried: they compute what the model computes, for any number of samples.
         """
         return export(self.model, self.data, self.experiment, path, to)
+
+    def _weights(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Of a model that has the layers of the one that was trained."""
+        flat = FlatModel(copy.deepcopy(model))
+        own = Layout.of(self.model)
+        if (flat.layout.parameters, flat.layout.buffers) != (own.parameters, own.buffers):
+            raise InputError("model must have the same layers as the model that was trained; got another one")
+        return flat.w, flat.buffers
 
     def _check(self, client: int) -> None:
         if not 0 <= client < len(self.data):
@@ -222,9 +229,6 @@ def _execute(
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, watch)
         summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
-        outputs = simulation.outputs()
-        if outputs is not None and data.classes <= MOST_CLASSES:
-            summary["by_class"] = simulation.by_class(outputs)
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
@@ -232,7 +236,7 @@ def _execute(
                 raise watch.stopped("after the last round, before clients are tested", folder.advice)
         try:
             with watch.impatiently():
-                tuned = score_clients(simulation, workshop, choice, summary, folder, outputs)
+                tuned = score_clients(simulation, workshop, choice, summary, folder)
         except GivenUpError:
             watch.close()
             when = "after the last round, while clients were tested"

@@ -90,6 +90,12 @@ class StoppedError(FedkeelError):
     exit_code = 130
 
 
+class TimeLimitError(StoppedError):
+    """A run has used up its real time (`limit_wall_seconds`) and is to be resumed."""
+
+    exit_code = 75
+
+
 def words(error: BaseException) -> str:
     """What an error says, on one line, whatever that is."""
     try:

@@ -233,7 +233,7 @@ def test_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     history = tmp_path / "o" / "history.jsonl"
     code, errors = interrupted([*command, "--out", "o"], tmp_path, history)
     assert code == 130
-    assert "stopping after this round" in errors
+    assert "stopping: a round that is not over in" in errors
     assert "fedkeel run --resume o" in errors
     assert json.loads(history.read_text().splitlines()[0])["round"] == 1
 

@@ -145,7 +145,7 @@ def test_settings_that_do_not_go_together(overrides: list[str], sentence: str) -
             "model.norm is not a setting of mlp-400; choose model.name vgg11, resnet18, resnet20 or ",
         ),
         (["model=vgg11", "norm=group"], "norm is not a setting; did you mean model.norm?"),
-        (["local.flavour=1"], "local.flavour is not a setting; local has the settings batch_size, betas, "),
+        (["local.paint=1"], "local.paint is not a setting; local has the settings batch_size, betas, "),
         (["self=1"], "self is not a setting; the settings are algorithm, "),
     ],
 )

@@ -62,3 +62,8 @@ def test_streams_are_refused(stream):
 def test_targets_that_are_none_are_refused(target):
     with pytest.raises(InputError, match=r"dataset must give \(x, y\) pairs of numbers"):
         FederatedData.from_torch(Numbered(target))
+
+
+def test_names_as_targets_are_answered_once() -> None:
+    with pytest.raises(InputError, match=r"^y must hold numbers; got text such as 'no'; np\.unique\(y, return_inverse"):
+        FederatedData.from_arrays(np.zeros((2, 1)), np.array(["no", "yes"]))

@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_is_told_and_does_no_harm(whole: Path, tmp_path: Pa
     assert type(error.value) is MishapError
     kept = sorted(path.name for path in folder.glob("checkpoint/round-*"))
     assert kept or round == 1
-    again = f"fedkeel.resume({str(folder)!r}, data=..., model=...), with what was given before,"
+    again = f"fedkeel.resume({str(folder)!r}, data=..., model=...)"
     told = f"{kept[-1]}; resume with: {again}" if kept else f"start it again with: {again}"
     assert str(error.value).endswith(told)
     assert not list(folder.glob("*.partial"))

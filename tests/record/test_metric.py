@@ -9,8 +9,10 @@ ROW = {"round": 1, "version": 1, "virtual_seconds": 1.0, "wall_seconds": 1.0, "a
        "bytes_up": 1, "bytes_down": 1, "updates": 1}  # fmt: skip
 
 
-def test_rows_and_evaluations_have_the_same_main_metric() -> None:
-    assert main_metric(ROW) == main_metric(Evaluation.read(ROW)) == Metric("accuracy", 0.25, True)
+def test_the_first_metric_of_an_evaluation_is_the_main_one() -> None:
+    assert main_metric(Evaluation.read(ROW)) == Metric("accuracy", 0.25, True)
+    error = {**{name: value for name, value in ROW.items() if name != "accuracy"}, "rmse": 0.5, "r2": 0.1}
+    assert main_metric(Evaluation.read(error)) == Metric("rmse", 0.5, False)
 
 
 @pytest.mark.parametrize(

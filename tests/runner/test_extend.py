@@ -15,11 +15,13 @@ from fedkeel import Experiment, InputError, run
 from fedkeel.api import resume
 from fedkeel.config.section import Section
 from fedkeel.local.executors import choose
+from fedkeel.methods import methods
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.runner.recorder import Recorder
 from tests.helpers import federation
 from tests.helpers.folders import SETTLED, After, faulty, left, resumed, rows, same, stopped
+from tests.helpers.methods import small
 from tests.helpers.repository import ROOT
 
 
@@ -227,11 +229,16 @@ def test_any_section_may_plan_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 # States in memory.
 
 
+EVERY = [
+    *((METHODS[name], executor) for name in METHODS for executor in SETTLED),
+    *((small(name), "serial" if name == "moon" else "stack") for name in methods() if name not in METHODS),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("executor", SETTLED)
+@pytest.mark.parametrize(("algorithm", "executor"), EVERY)
 def test_a_state_that_is_held_stays_as_it_is(
-    name: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: Any, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it changes while the next rounds go on: what is written later is what would have been written then."""
     compared = 0
@@ -254,7 +261,7 @@ def test_a_state_that_is_held_stays_as_it_is(
             Checkpoints(tmp_path / "now", "", checkpoints._classes).save_held(self._held[-1])
 
     monkeypatch.setattr("fedkeel.api.Recorder", Watched)
-    run(faulty(METHODS[name], executor, checkpoint={"seconds": None}), tmp_path / "a", **given())
+    run(faulty(algorithm, executor, local={"epochs": 3}, checkpoint={"seconds": None}), tmp_path / "a", **given())
     assert compared == 3
 
 

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 
 from fedkeel import RoundEnd, Sink, Start, run
 from fedkeel.api import resume
-from fedkeel.errors import StoppedError
+from fedkeel.errors import StoppedError, TimeLimitError
 from fedkeel.local.executors import choose
 from fedkeel.local.native import library
 from fedkeel.record import lock
 from fedkeel.runner import recorder, watch
 from fedkeel.runner.stopping import Stop
-from fedkeel.runner.watch import GivenUpError, TimeLimitError, Watch
+from fedkeel.runner.watch import GivenUpError, Watch
 from tests.helpers import federation
+from tests.helpers.commands import fedkeel
 from tests.helpers.folders import faulty, resumed, rows, same
 from tests.helpers.processes import begin, ended, nobody_left
 
@@ -193,6 +194,16 @@ def test_a_limit_of_real_time_stops_between_rounds(tmp_path: Path, monkeypatch: 
     same(tmp_path / "whole", tmp_path / "a")
 
 
+def test_a_limit_of_real_time_that_is_too_short_for_a_round(tmp_path: Path) -> None:
+    class FromTheStart(Sink):
+        def begin(self, start: Start) -> None:
+            (tmp_path / "endless").touch()
+
+    described = faulty("fedavg", "serial", limit_wall_seconds=0.1)
+    with pytest.raises(TimeLimitError, match=r"^stopped in round 1, as .*; no round was over in this time, so give it"):
+        run(described, tmp_path / "a", sinks=[FromTheStart()], **given(tmp_path))
+
+
 # The watch itself.
 
 
@@ -264,3 +275,13 @@ def test_a_signal_in_a_round_that_would_take_minutes(executor: str, number: int,
         in said
     )
     assert said.rstrip().endswith("fedkeel run --resume a")
+
+
+@pytest.mark.slow
+def test_a_limit_of_real_time_in_a_comparison(tmp_path: Path) -> None:
+    """Each run has its own; the same command goes on with all of them."""
+    common = ["model=linear", "clients=4", "per_round=2", "rounds=2", "dataset.train_limit=40", "dataset.test_limit=20"]
+    compare = ["compare", "--algorithms", "fedavg,fedprox", "--seeds", "0", *common, "limit_wall_seconds=0.001"]
+    done = fedkeel(*compare, "--out", "c", cwd=tmp_path)
+    assert done.returncode == 75
+    assert "fedkeel: limit_wall_seconds is used up in 2 of 2 runs; the same command continues from here" in done.stderr

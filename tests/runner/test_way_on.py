@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 from fedkeel import Experiment, FedkeelError, RoundEnd, Stop, StoppedError, run
 from fedkeel.config.experiment import contradiction
@@ -185,3 +186,29 @@ def test_ctrl_c_when_nobody_reads_the_output_any_more(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert len([*(tmp_path / "a" / "checkpoint").glob("round-*")]) == 1
+
+
+class Fails(nn.Module):
+    """A model with an error of its own, from the second round on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.net, self.folder = federation.net(4), folder
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (self.folder / "fails").exists():
+            raise ZeroDivisionError("mine")
+        out: Tensor = self.net(x)
+        return out
+
+
+def test_an_error_that_is_not_ours_says_how_to_go_on_too(tmp_path: Path) -> None:
+    def progress(_: RoundEnd) -> None:
+        (tmp_path / "fails").touch()
+
+    handed = {"data": federation.data(), "model": Fails(tmp_path)}
+    with pytest.raises(Exception, match="mine") as error:
+        run(faulty("fedavg", "serial", checkpoint={"rounds": 1}), tmp_path / "a", progress=progress, **handed)
+    told = "; ".join([str(error.value), *getattr(error.value, "__notes__", [])])
+    command = f"fedkeel.resume({str(tmp_path / 'a')!r}, data=..., model=...)"
+    assert told.endswith(f"the last checkpoint is {tmp_path / 'a' / 'checkpoint' / 'round-1'}; resume with: {command}")

@@ -65,7 +65,7 @@ def test_the_same_run_a_second_time_counts_as_another(tmp_path: Path) -> None:
     ]
     found = gather(paths)
     assert [each.variant for each in found.outcomes] == ["fedavg", "fedavg (same)", "fedavg (same) (same)"]
-    assert [line.accuracy and line.accuracy.mean for line in lines(found)] == [0.1, 0.2, 0.3]
+    assert [line.value and line.value.mean for line in lines(found)] == [0.1, 0.2, 0.3]
 
 
 def test_runs_are_compared_at_equal_time_if_one_is_asynchronous(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_comparisons_and_runs_are_put_together(tmp_path: Path) -> None:
     assert found.command == f"fedkeel report {first} {second} {run}"
     apart = gather([first, third])
     assert apart.scenes == ["first", "third"]
-    assert [line.accuracy and line.accuracy.mean for line in lines(apart)] == pytest.approx([0.15, 0.9])
+    assert [line.value and line.value.mean for line in lines(apart)] == pytest.approx([0.15, 0.9])
 
 
 def test_runs_on_different_data_are_not_compared(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_all_runs_of_a_plan_are_run_the_first_seed_first(tmp_path: Path) -> None
     found = collect(plan, tmp_path)
     assert {each.state for each in found.outcomes} == {"finished"}
     for each in found.outcomes:
-        assert watch.ended[each.name].accuracy == each.accuracy
+        assert str(watch.ended[each.name].score) == f"accuracy {each.value:.2%}"
         assert each.record is not None
         assert (each.record.experiment["seed"], each.record.experiment["algorithm"]["name"]) == (
             each.seed,

@@ -171,7 +171,7 @@ def test_the_best_is_bold_and_those_level_are_marked(tmp_path: Path) -> None:
 
 def test_a_target_is_told_as_it_was_given(tmp_path: Path) -> None:
     found = gathered(tmp_path, measure=Measure(target=0.565, reference="plain"))
-    header, rows = cells(found.measure, lines(found), str, "")
+    header, rows = cells(found, lines(found), str, "")
     assert header == ["", "accuracy, %", "against plain", "rounds to 56.5%", "virtual seconds to 56.5%", "MB to 56.5%"]
     assert rows[0][3] == "not reached"
     assert rows[1][3:] == ["2", "20", "1.4e-05"]
@@ -179,7 +179,7 @@ def test_a_target_is_told_as_it_was_given(tmp_path: Path) -> None:
 
 def test_what_some_seeds_reached_is_told_with_how_many(tmp_path: Path) -> None:
     found = gathered(tmp_path, measure=Measure(target=0.505, reference="plain"))
-    header, rows = cells(found.measure, lines(found), str, "")
+    header, rows = cells(found, lines(found), str, "")
     assert rows[0][header.index("rounds to 50.5%")] == "2 (1 of 2)"
 
 
@@ -188,7 +188,7 @@ def test_runs_that_are_not_finished_have_a_column(tmp_path: Path) -> None:
     fill(plan, tmp_path, {("a", 0): [row(1, 0.5)]})
     Store(tmp_path).fail("a-1", "DivergenceError", "it diverged")
     found = collect(plan, tmp_path)
-    header, rows = cells(found.measure, lines(found), str, "")
+    header, rows = cells(found, lines(found), str, "")
     assert header == ["", "accuracy, %", "runs"]
     assert rows == [["a", "50.00", "1 of 2, 1 failed"], ["b", "", "0 of 1, 1 to come"]]
 
@@ -209,7 +209,7 @@ def test_a_caption_says_where_runs_are_compared(tmp_path: Path) -> None:
     assert caption(gathered(tmp_path)) == (
         "Test accuracy at 2 rounds, seeds 0, 1. ± and ranges: 95 % intervals over seeds, not corrected for the number "
         "of comparisons. Best: clear of all others, corrected for their number. A dot: may be best, as its "
-        "difference to the highest mean may be noise."
+        "difference to the best mean may be noise."
     )
     plan = by_hand([("", "a", 4)], Measure("time", last=3))
     fill(plan, tmp_path / "one", {("a", 4): [row(1, 0.5)]})

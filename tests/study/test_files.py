@@ -137,8 +137,8 @@ def test_a_misspelt_key_of_a_comparison_is_told(key: str, tmp_path: Path) -> Non
 
 
 def test_an_experiment_with_a_misspelt_key_is_no_comparison(tmp_path: Path) -> None:
-    (tmp_path / "exp.yaml").write_text("{rounds: 3, target: 0.8}")
-    with pytest.raises(InputError, match="target is not a setting"):
+    (tmp_path / "exp.yaml").write_text("{rounds: 3, last: 2}")
+    with pytest.raises(InputError, match="last is not a setting"):
         comparison(StudyFile.read(tmp_path / "exp.yaml"), algorithms=["fedavg"])
 
 
@@ -224,7 +224,7 @@ def test_what_names_no_values_is_refused(word: str) -> None:
         ({"algorithms": ["fedavg", "fedavg"]}, "algorithms: fedavg is given twice; keep one of the two"),
         ({"seeds": []}, r"seeds must be different numbers, at least one; got \[\]"),
         ({"seeds": [1, 2, 1]}, r"seeds must be different numbers, at least one; got \[1, 2, 1\]"),
-        ({"target": 70.0}, "target must be an accuracy above 0 and at most 1; got 70"),
+        ({"target": 70.0}, "target must be a value of accuracy above 0 and at most 1; got 70"),
         ({"only": ["fedavg"]}, "only: there are no variants to choose from; give --algorithms, or a file"),
         ({"reference": "fedprox"}, "reference: fedprox is not a variant; choose one of fedavg"),
         ({"overrides": ["seed=4"]}, "seed=4 cannot be set here; use --seeds"),
@@ -244,7 +244,7 @@ def test_what_a_command_cannot_mean_is_refused(given: dict[str, Any], sentence: 
         ({"at": "wall"}, "at must be 'time', .*; got 'wall'"),
         ({"until": 0}, "until"),
         ({"last": 0}, "last"),
-        ({"target": 1.5}, "target"),
+        ({"target": float("nan")}, "target"),
         ({"clients": 4}, "clients is not a setting; .*base"),
         ({"variants": ["fedavg"]}, "variants"),
     ],

@@ -100,12 +100,12 @@ def check(outcome: Outcome, state: str, history: list[dict[str, Any]], limit: fl
     assert outcome.state == state
     kept = [each for each in history if used(each, at) <= limit] if state != "not begun" else []
     if not kept:
-        assert (outcome.accuracy, outcome.loss, outcome.best_accuracy, outcome.position) == (None, None, None, {})
+        assert (outcome.value, outcome.loss, outcome.best, outcome.position) == (None, None, None, {})
     else:
-        for name, value in (("accuracy", outcome.accuracy), ("loss", outcome.loss)):
+        for name, value in (("accuracy", outcome.value), ("loss", outcome.loss)):
             mean = sum(each[name] for each in kept[-last:]) / len(kept[-last:])
             assert value == pytest.approx(mean, rel=1e-12)
-        assert outcome.best_accuracy == max(each["accuracy"] for each in kept)
+        assert outcome.best == max(each["accuracy"] for each in kept)
         assert outcome.position == kept[-1]
     there = [e for e in history if target is not None and e["accuracy"] >= target] if state != "not begun" else []
     reached = (outcome.rounds_to_target, outcome.seconds_to_target, outcome.uploads_to_target, outcome.bytes_to_target)
@@ -119,7 +119,7 @@ def test_runs_are_compared_where_the_shortest_ends(tmp_path: Path) -> None:
     runs = {("a", 0): [row(n, n / 10) for n in (1, 2, 3)], ("b", 0): [row(n, n / 20) for n in (1, 2, 3, 4, 5)]}
     found = gathered(tmp_path, runs, Measure())
     assert found.limits == {"": 3.0}
-    assert (of(found, "a").accuracy, of(found, "b").accuracy) == (0.3, 0.15)
+    assert (of(found, "a").value, of(found, "b").value) == (0.3, 0.15)
     assert found.notes == (
         "compared at 3 rounds, where a (seed 0) ended; later results do not count, though b went on to 5 rounds (to "
         "compare later, set as many rounds for all)",
@@ -130,7 +130,7 @@ def test_a_run_that_ended_by_the_clock_ends_between_two_rounds(tmp_path: Path) -
     runs = {("a", 0): [row(1, 0.1), row(2, 0.2)], ("b", 0): [row(1, 0.3), row(2, 0.4, virtual_seconds=24.0)]}
     found = gathered(tmp_path, runs, Measure("time"), summary={"virtual_seconds": 25.0})
     assert found.limits == {"": 25.0}
-    assert of(found, "b").accuracy == 0.4  # 24 s are not after the end of the other, whose last round was at 20 s
+    assert of(found, "b").value == 0.4  # 24 s are not after the end of the other, whose last round was at 20 s
 
 
 def test_a_run_that_ended_before_the_place_asked_for_is_told(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_a_run_that_ended_before_the_place_asked_for_is_told(tmp_path: Path) -> 
 def test_a_run_without_an_evaluation_in_time_is_told(tmp_path: Path) -> None:
     runs = {("quick", 0): [row(1, 0.1), row(2, 0.2)], ("rare", 0): [row(10, 0.9)]}
     found = gathered(tmp_path, runs, Measure("time"))
-    assert of(found, "rare").accuracy is None
-    assert of(found, "quick").accuracy == 0.2
+    assert of(found, "rare").value is None
+    assert of(found, "quick").value == 0.2
     assert found.notes[0].startswith("compared at 20 virtual seconds, where quick (seed 0) ended")
     assert found.notes[1:] == ("no evaluation yet at 20 virtual seconds, so left out: rare (seed 0)",)
 
@@ -161,9 +161,9 @@ def test_where_runs_stopped_at_their_target_accuracies_are_not_compared(tmp_path
     write_run(tmp_path / "runs" / "whole-0", [row(n, n / 20) for n in range(1, 9)], stops)
     found = collect(plan, tmp_path)
     assert (found.limits, found.stopped) == ({"": inf}, {""})
-    assert found.notes == ("runs stopped at their target, so accuracies are not compared, only what it took",)
+    assert found.notes == ("runs stopped at their target, so their results are not compared, only what it took",)
     assert all(line.standing == "" and line.difference is None for line in lines(found))
-    assert (of(found, "stopped").accuracy, of(found, "whole").accuracy) == (0.6, 0.4)
+    assert (of(found, "stopped").value, of(found, "whole").value) == (0.6, 0.4)
     assert (of(found, "stopped").rounds_to_target, of(found, "whole").rounds_to_target) == (2, None)
 
 
@@ -188,7 +188,7 @@ def test_failed_and_unfinished_runs_are_told_as_such_and_end_nothing(tmp_path: P
     assert [each.state for each in found.outcomes] == states
     assert of(found, "failed").failure == "it diverged"
     assert found.limits == {"": 3.0}
-    assert [each.accuracy for each in found.outcomes] == [0.5, 0.1, 0.2, 0.3, 0.4, None]
+    assert [each.value for each in found.outcomes] == [0.5, 0.1, 0.2, 0.3, 0.4, None]
 
 
 def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_run_that_has_begun_without_an_evaluation_has_no_accuracy(tmp_path: Pa
     Store(tmp_path).keep(plan)
     write_run(tmp_path / "runs" / "a-0", [], finished=False)
     (outcome,) = collect(plan, tmp_path).outcomes
-    assert (outcome.state, outcome.accuracy, outcome.history, outcome.report) == ("stopped", None, [], {})
+    assert (outcome.state, outcome.value, outcome.history, outcome.report) == ("stopped", None, [], {})
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,13 @@ def test_a_trial_is_stopped_where_it_falls_behind_the_median(whole: tuple[list[T
             assert behind == (trial.state == "pruned" and round == rounds[-1])
         if trial.state == "complete":
             assert rounds == [1, 2, 3]
-        assert trial.accuracy == trial.steps[rounds[-1]]
+        assert trial.value == trial.steps[rounds[-1]]
         seen.append(trial)
     assert {trial.state for trial in trials} == {"complete", "pruned"}
     for trial in trials:
         runs = collect(what(TRIED).plan([trial]), place).outcomes
         mean = sum(each.history[max(trial.steps) - 1]["accuracy"] for each in runs) / len(runs)
-        assert trial.accuracy == pytest.approx(mean)
+        assert trial.value == pytest.approx(mean)
         (line,) = lines(collect(what(TRIED).plan([trial]), place))
         assert (line.failed, line.standing) == (0, "")
         assert (line.pruned > 0) == (trial.state == "pruned") == ("behind the median" in line.sentence)
@@ -133,7 +133,7 @@ def test_trials_are_judged_by_complete_ones_alone_also_after_a_restart(tmp_path:
 
 def test_a_trial_that_diverged_late_counts_for_nothing(tmp_path: Path) -> None:
     found = last_by_hand(tmp_path / "a", tried("complete", 0.1, WARM), True)
-    assert (found.state, found.accuracy, found.steps) == ("failed", 0.0, {1: 0.4})
+    assert (found.state, found.value, found.steps) == ("failed", 0.0, {1: 0.4})
     # Whether one that is behind still diverges before it is stopped depends on the machine.
     assert last_by_hand(tmp_path / "b", tried("complete", 0.9, WARM), True).state == "pruned"
 
@@ -177,8 +177,8 @@ def test_a_trial_that_diverges_has_failed(tmp_path: Path) -> None:
     grid = ("local.lr=0.1,1e30",)
     trials = made(what(4, (), grid, ("model=mlp-400", "rounds=1"), seeds=[100]), tmp_path / "out")
     assert {trial.settings["local.lr"]: trial.state for trial in trials} == {0.1: "complete", 1e30: "failed"}
-    assert {trial.accuracy for trial in trials if trial.state == "failed"} == {0.0}
-    assert min(trial.accuracy for trial in trials if trial.state == "complete") > 0
+    assert {trial.value for trial in trials if trial.state == "failed"} == {0.0}
+    assert min(trial.value for trial in trials if trial.state == "complete") > 0
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_settings_that_contradict_each_other_make_a_failed_trial(tmp_path: Path)
     trials = made(asked, tmp_path)
     bad = [trial for trial in trials if trial.words == ["per_round=8", "clients=4"]]
     assert bad
-    assert {(trial.state, trial.accuracy) for trial in bad} == {("failed", 0.0)}
+    assert {(trial.state, trial.value) for trial in bad} == {("failed", 0.0)}
     assert all(trial.why.startswith("per_round must be at most ") and "got 8" in trial.why for trial in bad)
     assert {(trial.state, trial.why) for trial in trials if trial not in bad} == {("complete", "")}
     assert [case.name for case in Store(tmp_path).plan().cases] == [case.name for case in asked.plan(trials).cases]
@@ -306,8 +306,8 @@ def test_settings_that_were_tried_before_are_not_run_again(tmp_path: Path) -> No
     for trial in trials:
         same = first[trial.variant]
         expected = None if trial is same else same.number
-        assert (trial.repeats, trial.accuracy, trial.state, trial.steps, trial.why) == (
-            expected, same.accuracy, same.state, same.steps, same.why,
+        assert (trial.repeats, trial.value, trial.state, trial.steps, trial.why) == (
+            expected, same.value, same.state, same.steps, same.why,
         )  # fmt: skip
     assert told == trials
     assert [case.name for case in asked.plan(trials).cases] == sorted(ran)
@@ -412,7 +412,7 @@ def test_trials_are_judged_by_the_clock_where_they_are_compared_by_it(tmp_path: 
     found = collect(asked.plan(trials), tmp_path)
     for trial in (each for each in trials if each.repeats is None):
         runs = found.of("", trial.variant)
-        assert trial.accuracy == pytest.approx(sum(each.accuracy or 0.0 for each in runs) / len(runs))
+        assert trial.value == pytest.approx(sum(each.value or 0.0 for each in runs) / len(runs))
         assert max(trial.steps) == PLACES
 
 
@@ -430,7 +430,7 @@ def test_no_trial_is_stopped_early_where_it_is_not_known_at_what_they_are_compar
     last = made(asked, tmp_path)[-1]
     runs = collect(asked.plan([last]), tmp_path).outcomes
     assert (last.state, last.steps) == ("complete", {})
-    assert last.accuracy == pytest.approx(sum(each.history[-1]["accuracy"] for each in runs) / 2)
+    assert last.value == pytest.approx(sum(each.history[-1]["accuracy"] for each in runs) / 2)
 
 
 def test_another_scale_makes_another_search(tmp_path: Path) -> None:

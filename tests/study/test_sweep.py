@@ -47,9 +47,9 @@ def test_scenes_of_a_file_are_kept() -> None:
     [
         ([], "grid: there is nothing to try; give --grid KEY=VALUE,VALUE"),
         (["local.lr=0.1", "local.lr=0.2"], "grid: local.lr is given twice; give all its values at once"),
-        (["local.lr=0.1,0.1"], "local.lr: '0.1,0.1': a value is given twice"),
+        (["local.lr=0.1,0.1"], "local.lr: a value is given twice in '0.1,0.1'; keep one"),
         (["local.nope=1,2"], "^local.nope=1: local.nope is not a setting; .*batch_size"),
-        (["local.lr=0.1,-1"], "^local.lr=-1: local.lr: -1"),
+        (["local.lr=0.1,-1"], "^local.lr=-1: local.lr must be greater than 0; got -1"),
         (["local.lr"], "must be KEY=VALUE,VALUE, .*; got 'local.lr'"),
     ],
 )

@@ -39,7 +39,7 @@ def bounds(values: list[float]) -> tuple[float, float, float]:
 def test_means_intervals_and_differences_are_those_of_the_textbook(tmp_path: Path) -> None:
     found = {line.variant: line for line in lines(gathered(tmp_path, SCORES, Measure(reference="plain")))}
     for name, scores in SCORES.items():
-        got = found[name].accuracy
+        got = found[name].value
         assert got is not None
         assert (got.mean, got.low, got.high) == pytest.approx(bounds(scores))
         losses = found[name].loss
@@ -68,8 +68,8 @@ def test_one_variant_that_is_clear_of_all_others_is_best(tmp_path: Path) -> None
 def test_with_one_seed_nobody_is_best(tmp_path: Path) -> None:
     found = lines(gathered(tmp_path, {"a": [0.1], "b": [0.9]}, Measure(reference="a")))
     assert [line.standing for line in found] == ["", ""]
-    assert found[1].accuracy is not None
-    assert found[1].accuracy.low is None
+    assert found[1].value is not None
+    assert found[1].value.low is None
     assert "one seed: no interval" in found[1].sentence
 
 
@@ -87,9 +87,13 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
         "to come": (
             best,
             lambda store: (store.folder("plain-1") / "summary.json").unlink(),
-            "some runs are sti",
+            "some runs have not ended yet",
         ),
-        "failed": (best, lambda store: failed(store, "good-1"), "not all runs of good, which has the highest mean, ca"),
+        "failed": (
+            best,
+            lambda store: failed(store, "good-1"),
+            "not all runs of good, which has the best mean, ended",
+        ),
     }
     for name, (scores, change, why) in cases.items():
         place = tmp_path / name
@@ -170,9 +174,9 @@ def test_failed_and_unfinished_runs_count_but_do_not_weigh(tmp_path: Path) -> No
     a, b = lines(collect(plan, tmp_path))
     assert (a.finished, a.failed, a.pending) == (1, 1, 2)
     assert (b.finished, b.failed, b.pending) == (2, 0, 2)
-    assert a.accuracy is not None
+    assert a.value is not None
     assert a.difference is not None
-    assert (a.accuracy.mean, a.accuracy.count, a.difference.count) == (0.5, 1, 1)
+    assert (a.value.mean, a.value.count, a.difference.count) == (0.5, 1, 1)
     assert "1 of 4 runs failed: it diverged" in a.sentence
     assert "2 of 4 runs to come" in a.sentence
 
@@ -183,7 +187,7 @@ def test_a_variant_whose_runs_all_failed_is_a_line(tmp_path: Path) -> None:
     Store(tmp_path).fail("b-0", "DivergenceError", "it diverged")
     found = collect(plan, tmp_path)
     a, b = lines(found)
-    assert (b.failed, b.accuracy, b.sentence) == (1, None, "1 of 1 runs failed: it diverged")
+    assert (b.failed, b.value, b.sentence) == (1, None, "1 of 1 runs failed: it diverged")
     assert a.difference is None
     assert [each["accuracy"] for each in columns(found)] == [0.5, None]
 
@@ -192,11 +196,11 @@ def test_columns_hold_the_same_numbers_and_no_real_times(tmp_path: Path) -> None
     found = gathered(tmp_path, SCORES, Measure(target=0.6, reference="plain"))
     told = columns(found)
     for each, line in zip(told, lines(found), strict=True):
-        assert line.accuracy is not None
+        assert line.value is not None
         assert (each["variant"], each["accuracy"], each["accuracy_low"]) == (
             line.variant,
-            line.accuracy.mean,
-            line.accuracy.low,
+            line.value.mean,
+            line.value.low,
         )
         assert (each["compared_at"], each["compared_where"], each["finished"]) == ("rounds", 2.0, 3)
         assert (each["client_accuracy"], each["client_worst_decile"]) == pytest.approx((0.4, 0.2))

@@ -40,7 +40,13 @@ At = Annotated[
         "asynchronous, and rounds otherwise."
     ),
 ]
-Target = Annotated[float | None, typer.Option(help="An accuracy. The table also shows what it took to reach it.")]
+Target = Annotated[
+    float | None, typer.Option(help="A value of the metric. The table also shows what it took to reach it.")
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(help="The metric by which runs are compared. The default is the first metric of the experiment."),
+]
 Reference = Annotated[
     str | None,
     typer.Option(help="The variant with which the others are compared. The default is fedavg, or the first one."),
@@ -77,6 +83,7 @@ def compare(
     at: At = None,
     target: Target = None,
     reference: Reference = None,
+    metric: Metric = None,
     out: Out = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
@@ -121,8 +128,10 @@ def compare(
             at=at,
             target=target,
             reference=reference,
+            metric=metric,
             out=out,
         ),
+        metric,
     )
     place = out or Path("runs") / f"compare-{digest(plan)}"
     study(plan, place, jobs, dry_run, sink or [])
@@ -154,7 +163,7 @@ def study(plan: Comparison, place: Path, jobs: int | None, dry: bool, sinks: Seq
             found = collect(plan, place)
             conclude(found, place)
     except StoppedError as error:
-        fail(str(error), stop.code)
+        fail(str(error), stop.code if stop.asked else error.exit_code)
     except KeyboardInterrupt:
         interrupted(stop.code)
     again = [run.name for run in found.outcomes if run.state == "failed" and not store.final(run.name)]

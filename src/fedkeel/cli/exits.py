@@ -36,13 +36,20 @@ def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> No
         if isinstance(error, BrokenPipeError) and stdio.reader_gone():
             stdio.settle()
             sys.exit(0)
-        told = _foreseen(error) if isinstance(error, FedkeelError) else "; ".join([_unforeseen(error), *notes(error)])
+        told = _foreseen(error) if isinstance(error, FedkeelError) else "; ".join([_unforeseen(error), *_advice(error)])
         fail(told, getattr(error, "exit_code", 1))
 
 
 def notes(error: BaseException) -> list[str]:
     """What was added to an error on its way, such as how to resume the run."""
     return [*getattr(error, "__notes__", [])]
+
+
+def _advice(error: BaseException) -> list[str]:
+    """The notes that say what to do."""
+    from fedkeel.config import usercode
+
+    return [note for note in notes(error) if not note.startswith(usercode.DOING)]
 
 
 def fail(message: str, code: int) -> NoReturn:

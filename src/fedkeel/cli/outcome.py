@@ -58,7 +58,7 @@ def show(results: Results) -> None:
     for note in results.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     for scene, found in by_scene(results).items():
-        header, rows = cells(results.measure, found, lambda text: f"[bold]{text}[/] *", "·", brief=True)
+        header, rows = cells(results, found, lambda text: f"[bold]{text}[/] *", "·", brief=True)
         _print(header, rows, scene)
         for line in found:
             if line.sentence and len(results.variants) > 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedkeel.cli.collector import importing
-from fedkeel.cli.compare import At, Reference, Target
+from fedkeel.cli.compare import At, Metric, Reference, Target
 from fedkeel.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def report(
     at: At = None,
     target: Target = None,
     reference: Reference = None,
+    metric: Metric = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also write the figures as PNG and SVG files into this folder.")
     ] = None,
@@ -46,10 +47,10 @@ def report(
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import write
 
-    results = gather(folders, at, target, reference)
+    results = gather(folders, at, target, reference, metric)
     if not any(run.history or run.broken for run in results.outcomes):
         raise InputError(f"{folders[0]} has no evaluation yet; wait for the first one, or use fedkeel watch")
-    path = out or _place(folders, at, target, reference)
+    path = out or _place(folders, at, target, reference, metric)
     write(path, page(results))
     if figures is not None:
         draw(results, figures)
@@ -69,12 +70,14 @@ def _tell_of_unfinished(results: Results, so: str) -> None:
         typer.echo(f"fedkeel: {which} {'are' if len(left) > 1 else 'is'} not finished; {so}", err=True)
 
 
-def _place(folders: list[Path], at: str | None, target: float | None, reference: str | None) -> Path:
+def _place(
+    folders: list[Path], at: str | None, target: float | None, reference: str | None, metric: str | None
+) -> Path:
     """In a folder of its own, a report has its usual name; what is asked for in another way overwrites none."""
     if len(folders) > 1:
         return Path("report.html")
     words = ["report", *([at] if at else []), *([f"{target:g}"] if target is not None else [])]
-    words += [f"against {reference}"] if reference else []
+    words += ([f"against {reference}"] if reference else []) + ([metric] if metric else [])
     return folders[0] / f"{re.sub(r'[^A-Za-z0-9.]+', '-', '-'.join(words))}.html"
 
 
@@ -95,6 +98,9 @@ def export(
         Literal["torchscript", "onnx", "safetensors"] | None,
         typer.Option(help="Write the trained model of one run instead of a table."),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="With --to, the model of the best evaluation instead of the last model.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -109,18 +115,22 @@ def export(
     at: At = None,
     target: Target = None,
     reference: Reference = None,
+    metric: Metric = None,
 ) -> None:
     """Write the results of runs as CSV, Parquet, LaTeX or Markdown, or with --to the trained model of a run."""
     if to is not None:
-        tables = {"--what": what != "table", "--format": form, "--at": at, "--target": target, "--reference": reference}
-        typer.echo(_model(folders, to, out, [name for name, value in tables.items() if value]))
+        tables: dict[str, object] = {"--what": what != "table", "--format": form, "--at": at, "--target": target}
+        tables |= {"--reference": reference, "--metric": metric}
+        typer.echo(_model(folders, to, out, best, [name for name, value in tables.items() if value]))
         return
+    if best:
+        raise InputError("--best needs --to, which says the format of the model; add it or remove --best")
     with importing():
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import export as save
         from fedkeel.study.export import told
 
-    results = gather(folders, at, target, reference)
+    results = gather(folders, at, target, reference, metric)
     _tell_of_unfinished(results, "the table counts finished runs only")
     if out is None:
         if form == "parquet":
@@ -130,7 +140,7 @@ def export(
     typer.echo(save(results, out, what, form))
 
 
-def _model(folders: list[Path], to: str, out: Path | None, others: list[str]) -> Path:
+def _model(folders: list[Path], to: str, out: Path | None, best: bool, others: list[str]) -> Path:
     """The file of a run's model."""
     if others:
         raise InputError(f"{others[0]} is for tables and cannot be combined with --to; remove one of them")
@@ -139,4 +149,4 @@ def _model(folders: list[Path], to: str, out: Path | None, others: list[str]) ->
     with importing():
         from fedkeel.runner.export import export_run
 
-    return export_run(folders[0], to, out)
+    return export_run(folders[0], to, out, best)

@@ -158,7 +158,7 @@ def _run(plans: Sequence[ItemPlan], place: Path, jobs: int | None, options: Sequ
         with stop.on_signals(display.tell), studying.studying() as watch:
             return run(plans, place, jobs=jobs, watch=watch, stop=stop, command=command)
     except StoppedError as error:
-        fail(str(error), stop.code)
+        fail(str(error), stop.code if stop.asked else error.exit_code)
     except KeyboardInterrupt:
         interrupted(stop.code)
 

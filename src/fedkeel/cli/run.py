@@ -46,8 +46,9 @@ def run(
 ) -> None:
     """Run an experiment: train, show the progress, and write a run folder.
 
-    Ctrl-C and SIGTERM stop the run within seconds and save a checkpoint. A round that was going on is repeated when the
-    run is resumed. Exit code 75: limit_wall_seconds is used up; resume the run.
+    Ctrl-C and SIGTERM stop the run within seconds and save a checkpoint. A resumed run repeats the last round.
+
+    Exit code 75: limit_wall_seconds is used up; resume the run.
     """
     from fedkeel.cli.console import console, waiting
 

@@ -54,7 +54,9 @@ def trying(trials: int) -> Iterator[Callable[[Trial], None]]:
 def _outcome(trial: Trial) -> str:
     notes = ["stopped early"] * (trial.state == "pruned") + ["tried before"] * (trial.repeats is not None)
     how = f" ({', '.join(notes)})" if notes else ""
-    return f"failed{how}: {trial.why}" if trial.state == "failed" else f"accuracy {trial.accuracy:.2%}{how}"
+    if trial.state == "failed" or trial.value is None:
+        return f"failed{how}: {trial.why}"
+    return f"{'validation ' * trial.validated}{trial.metric.words} {trial.metric.told(trial.value)}{how}"
 
 
 def announce_search(begun: Begun, what: Search) -> None:
@@ -152,7 +154,7 @@ class _Bars:
         if isinstance(event, Moved):
             if event.name not in self._tasks:
                 self._tasks[event.name] = self._bars.add_task(event.name, total=1.0, told="")
-            score = "" if event.accuracy is None else f"accuracy {event.accuracy:.2%}"
+            score = "" if event.score is None else str(event.score)
             self._bars.update(self._tasks[event.name], completed=event.share, told=f"round {event.round}  {score}")
             return
         if task := self._tasks.pop(event.name, None):
@@ -201,4 +203,4 @@ def _result(event: Ended) -> str:
         return f"failed: {event.error}"
     if event.state == "stopped":
         return "stopped"
-    return "done" if event.accuracy is None else f"accuracy {event.accuracy:.2%}"
+    return "done" if event.score is None else str(event.score)

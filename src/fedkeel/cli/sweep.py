@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedkeel.cli.collector import importing
-from fedkeel.cli.compare import At, DryRun, Jobs, Out, command, digest, interrupted, numbers, short, study
+from fedkeel.cli.compare import At, DryRun, Jobs, Metric, Out, command, digest, interrupted, numbers, short, study
 from fedkeel.cli.exits import fail
 from fedkeel.cli.given import Given, Overrides, sorted_out
 from fedkeel.errors import InputError, StoppedError
@@ -18,6 +18,7 @@ from fedkeel.errors import InputError, StoppedError
 if TYPE_CHECKING:
     from fedkeel.study.results import Results
     from fedkeel.study.space import Search
+    from fedkeel.study.table import Line
 
 app = typer.Typer()
 
@@ -49,6 +50,7 @@ def sweep(
         str, typer.Option(metavar="S,S,...", help="The seeds. Do not use those on which you compare methods.")
     ] = "100,101,102",
     at: At = None,
+    metric: Metric = None,
     out: Out = None,
     jobs: Jobs = None,
     dry_run: DryRun = False,
@@ -62,19 +64,21 @@ def sweep(
         from fedkeel.study.sweep import sweep_plan, tried
 
     file, settings = sorted_out(given, overrides)
-    told = command("sweep", file, settings, grid=grid, range=between, search=search, seeds=seeds, at=at, out=out)
+    told = command(
+        "sweep", file, settings, grid=grid, range=between, search=search, seeds=seeds, at=at, metric=metric, out=out
+    )
     drawn = numbers(seeds)
     assert drawn is not None
     if search is not None:
         from fedkeel.study.space import Search
 
         read = StudyFile.read(file)
-        what = Search.of(read, settings, grid or [], between or [], drawn, search, at, told)
+        what = Search.of(read, settings, grid or [], between or [], drawn, search, at, told, metric)
         _search(what, out or Path("runs") / f"search-{short(what.told())}", jobs, dry_run)
         return
     if between:
         raise InputError("--range needs --search; add --search N, or use --grid")
-    plan = sweep_plan(StudyFile.read(file), settings, grid or [], drawn, at, told)
+    plan = sweep_plan(StudyFile.read(file), settings, grid or [], drawn, at, told, metric)
     place = out or Path("runs") / f"sweep-{digest(plan)}"
     found = study(plan, place, jobs, dry_run, [])
     if found is not None:
@@ -113,7 +117,7 @@ def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
 
 
 def _tell_best(results: Results, settings: Mapping[str, Sequence[str]]) -> None:
-    """The settings with the highest mean, and which others may be best."""
+    """The settings with the best mean, by what they were chosen, and which others may be best."""
     from fedkeel.cli.console import console
     from fedkeel.study.sweep import ranking
 
@@ -125,5 +129,19 @@ def _tell_best(results: Results, settings: Mapping[str, Sequence[str]]) -> None:
         level = [line.variant for line in found[1:] if line.standing == "level"]
         sure = f"; these may be as good: {'; '.join(level)}" if level else ""
         where = f" in {scene}" if scene else ""
-        console.print(f"highest mean{where}: {top.variant}{sure}", soft_wrap=True, markup=False)
+        console.print(f"best mean{where}: {top.variant}, {_chosen(results, top)}{sure}", soft_wrap=True, markup=False)
         console.print(f"use it: --set {shlex.join(settings[top.variant])}", soft_wrap=True, markup=False)
+
+
+def _chosen(results: Results, top: Line) -> str:
+    """By what settings were chosen; where that is a validation set, with the result on the test set."""
+    from fedkeel.study.export import amount
+
+    metric, share = results.metric, "%" if results.metric.share else ""
+    if not results.on_validation:
+        return (
+            f"chosen by {results.judged_by}, as there is no validation set "
+            "(dataset.validation=0.2 would hold one out of the training data)"
+        )
+    chosen, tested = amount(top.validation, metric), amount(top.value, metric)
+    return f"chosen by {results.judged_by} {chosen}{share}; test {metric.words} {tested}{share}"

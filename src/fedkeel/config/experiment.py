@@ -29,7 +29,7 @@ from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.task.aim import Aim
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
-from fedkeel.task.task import LOSS, Task, check_task, metric_names, new_task
+from fedkeel.task.task import LOSS, Task, check_task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
 from fedkeel.world.fleet.settings import FleetSettings as FleetSettings
@@ -48,9 +48,9 @@ class Experiment(Section):
     partition: AnyPartition = Iid()
     """How the training samples are dealt out to the clients."""
     task: Kind = "classification"
-    """What the model learns. `classification`: one of several classes. `binary`: yes or no, from one logit.
-    `multilabel`: several yes or no. `regression`: real numbers. `sequence`: a class for each token, or the next
-    token."""
+    """What the model learns: one of several classes (`classification`), yes or no from one logit (`binary`), several
+    such answers (`multilabel`), real numbers (`regression`), or a class for each token, such as the next token
+    (`sequence`)."""
     loss: Loss = LossSettings()
     """What training minimises, by its name or as a section of settings."""
     metrics: Metrics = ()
@@ -221,6 +221,9 @@ class Experiment(Section):
     def _check_task(self) -> None:
         """Whether loss, metrics and targets fit the task."""
         check_task(self.task, self.loss, self.metrics)
+        if self.gate.max_loss is None:  # shown, yet not counted as set by the user
+            usual = 1e4 if loss_name(self.task, self.loss).endswith("cross_entropy") else 1e30
+            self.__dict__["gate"] = self.gate.model_copy(update={"max_loss": usual})
         self.__dict__["metrics"] = metric_names(self.task, self.metrics)
         names = [usercode.short(each) for each in self.metrics]
         if self.target is not None and self.target_accuracy is not None:
@@ -249,6 +252,12 @@ class Experiment(Section):
     def objective(self) -> Task:
         """The task with its loss and metrics; the user's functions are imported."""
         return new_task(self.task, self.loss, self.metrics)
+
+    @property
+    def max_loss(self) -> float:
+        """Above which training has diverged."""
+        assert self.gate.max_loss is not None
+        return self.gate.max_loss
 
     @property
     def aim(self) -> Aim:

@@ -22,6 +22,8 @@ from fedkeel.errors import FedkeelError, InputError, label, no_such_setting, one
 GIVEN = "custom:"
 """Begins the recorded name of data or a model that was handed over in Python."""
 TRACEBACK = "add --debug to the command to see the traceback"
+DOING = "in round "
+"""Begins a note that says when an error arose; others say what to do about it."""
 FOUND: set[str] = set()
 """Names of the user's code that this process has used."""
 _PACKAGE = Path(__file__).parents[1]
@@ -48,8 +50,8 @@ def name_of(function: Any, field: str) -> str:
         if name.isidentifier() and find(spelled, field) is function:
             return spelled
     raise InputError(
-        f"{field}: {shown(function)} cannot be found again by its name; define it with def at the top level of a "
-        "module, so that runs can be repeated and resumed"
+        f"{field}: {label(name.rpartition('.')[2] or type(function).__name__)} cannot be found again by its name; define it with def at "
+        "the top level of a module, so that runs can be repeated and resumed"
     )
 
 
@@ -165,7 +167,7 @@ def hint(error: BaseException) -> str:
 
 def unforeseen(error: BaseException) -> str:
     """What to say of an error that nobody expected: the user's own, or one of fedkeel."""
-    doing = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    doing = "".join(f"{note}: " for note in getattr(error, "__notes__", ()) if note.startswith(DOING))
     if place(error):
         return f"{doing}{said(error)}; {TRACEBACK}"
     whose = f"fedkeel, while it used your {one_of(sorted(FOUND), 'and')}" if FOUND else "fedkeel"

@@ -33,6 +33,8 @@ __all__ = ["FederatedData", "Held", "examples"]
 Held = Literal["test", "validation"]
 """Samples that are kept away from training."""
 DEFAULT_TEST = 0.2
+MOST_NAMED = 20
+"""Clients that an error lists by their names."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,36 @@ class FederatedData(FromFiles):
             validation_rows=renumbered(split.validation),
             weight=None if self.weight is None else self.weight[torch.from_numpy(split.train.indices)],
         )
+
+    def only(self, *clients: int | str) -> FederatedData:
+        """The same with these clients alone, by numbers or names, such as one that trains without the others.
+
+        Each keeps its training, test and validation rows. What belongs to no client stays for all.
+        """
+        chosen = [self._number(client) for client in clients]
+        if not chosen:
+            raise InputError("clients must name at least one client; got none")
+        rows = joined([self.assignment[client] for client in chosen])
+        parts: dict[str, Any] = {"train": _some(self.train, rows), "assignment": renumbered(rows)}
+        for which in ("test", "validation"):
+            whose = getattr(self, f"{which}_rows")
+            if whose is not None:
+                held = joined([whose[client] for client in chosen])
+                parts |= {which: _some(self.held(which), held), f"{which}_rows": renumbered(held)}
+        weight = None if self.weight is None else self.weight[torch.from_numpy(rows.indices)]
+        names = None if self.client_names is None else tuple(self.client_names[client] for client in chosen)
+        return replace(self, **parts, weight=weight, client_names=names)
+
+    def _number(self, client: int | str) -> int:
+        """Of a client that is given by its number or its name."""
+        if isinstance(client, str):
+            if client not in (self.client_names or ()):
+                known = ", ".join((self.client_names or ())[:MOST_NAMED]) or "none, as clients have only numbers"
+                raise InputError(f"clients: {shown(client)} is not the name of a client; the names are {known}")
+            return (self.client_names or ()).index(client)
+        if isinstance(client, bool) or not isinstance(client, int | np.integer) or not 0 <= client < len(self):
+            raise InputError(f"clients must be names, or numbers from 0 to {len(self) - 1}; got {shown(client)}")
+        return int(client)
 
     def __len__(self) -> int:
         return len(self.assignment)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -18,32 +15,28 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedkeel.config.experiment import contradiction
-from fedkeel.errors import FedkeelError, InputError, MishapError
+from fedkeel.errors import FedkeelError, MishapError
 from fedkeel.record import divergence, schema
 from fedkeel.record.checkpoints import Checkpoints, Held, Loaded, VersionError
-from fedkeel.record.durable import PARTIAL, sync_folder, whole
+from fedkeel.record.durable import sync_folder, whole
 from fedkeel.record.ends import ASIDE, ENDS
-from fedkeel.record.lock import BusyError, is_held, lock
+from fedkeel.record.lock import BusyError, lock
 from fedkeel.record.machine import continued, renewed
+from fedkeel.record.places import CHECKPOINTS as CHECKPOINTS
+from fedkeel.record.places import ROWS as ROWS
+from fedkeel.record.places import START_WEIGHTS as START_WEIGHTS
+from fedkeel.record.places import FolderError, TakenError, is_partial, taken
+from fedkeel.record.places import begun as begun
+from fedkeel.record.places import check_free as check_free
+from fedkeel.record.places import check_resumable as check_resumable
+from fedkeel.record.places import check_space as check_space
+from fedkeel.record.places import complete as complete
+from fedkeel.record.places import worked_on as worked_on
 from fedkeel.record.rowfile import START, Position, RowFile, line, lines
-from fedkeel.record.rows import KINDS, Evaluation, Refused, RoundEnd, Unfinished
+from fedkeel.record.rows import Evaluation, Refused, RoundEnd, Unfinished
 from fedkeel.record.schema import CLIENT_METRICS, EXPERIMENT, LABELS, RUN, SUMMARY
 from fedkeel.record.standing import Rest
 from fedkeel.record.subject import Subject
-
-ROWS = tuple(KINDS)
-CHECKPOINTS = "checkpoint"
-"""The folder of checkpoints in that of a run."""
-START_WEIGHTS = "init"
-"""The file, without its ending, of weights from elsewhere that a run started from."""
-
-
-class FolderError(MishapError, InputError):
-    """The folder cannot be used, whatever the experiment is."""
-
-
-class TakenError(FolderError):
-    """It holds something already."""
 
 
 class RunFolder(AbstractContextManager["RunFolder"]):
@@ -73,7 +66,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             folder = cls(path, subject, wait=False)
             try:
                 if begun(path):
-                    raise _taken(path)
+                    raise taken(path)
                 folder._rewind(None)
                 if start:
                     folder.save(START_WEIGHTS, start)
@@ -84,7 +77,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 folder.close()
                 raise
         except BusyError:
-            raise _taken(path) from None
+            raise taken(path) from None
         except OSError as error:
             raise FolderError(f"out: {path} cannot be written ({error.strerror})") from None
         return folder
@@ -122,7 +115,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 folder._mark(anew=found is None)
                 divergence.remove(path)
                 folder.checkpoints.clean()
-                for left in filter(_is_partial, path.iterdir()):
+                for left in filter(is_partial, path.iterdir()):
                     left.unlink()
             except BaseException:
                 folder.close()
@@ -312,74 +305,3 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """How to go on."""
         how = "resume with" if self.checkpoints.newest else "start it again with"
         return f"{how}: {self._subject.resumption(self.path)}"
-
-
-def begun(path: Path) -> bool:
-    """Whether a run was begun there."""
-    return (path / EXPERIMENT).is_file()
-
-
-def complete(path: Path) -> bool:
-    """Whether a run was finished there."""
-    return (path / SUMMARY).is_file()
-
-
-def worked_on(path: Path) -> bool:
-    """Whether a process works on the run that was begun there."""
-    return is_held(path / "history.jsonl")
-
-
-def check_resumable(path: Path, changed: bool = False) -> None:
-    """Refuse a folder without a run that can go on; a complete one can if its settings have changed."""
-    if not begun(path):
-        raise InputError(f"resume: {path} holds no run; name a folder that fedkeel run has made")
-    schema.check(path)
-    if complete(path) and not changed:
-        raise InputError(f"resume: the run in {path} is complete; to extend it, give it more rounds (rounds=...)")
-
-
-def check_free(path: Path) -> None:
-    """Refuse a folder that holds something, so that no finished run is overwritten; or one that cannot be written."""
-    try:
-        if path.exists() and not path.is_dir():
-            raise FolderError(f"out: {path} is a file; name a new or empty folder")
-        if path.is_dir() and any(not _is_left_over(inside) for inside in path.iterdir()):
-            raise _taken(path)
-        check_space(path, 0)
-    except OSError as error:
-        raise FolderError(f"out: {path} cannot be a folder ({error.strerror}); name another one") from None
-
-
-def check_space(path: Path, needed: int) -> None:
-    """Refuse a folder that cannot be written, or where so many bytes do not fit."""
-    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise FolderError(f"out: {path} cannot be written (permission denied); name another folder")
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise FolderError(
-            f"out: {path} has room for {free / 1e6:.3g} MB, and this run needs {needed / 1e6:.3g} MB for its model and "
-            "checkpoints; free some space or name a folder on another disk"
-        )
-
-
-def _is_left_over(path: Path) -> bool:
-    """Whether this is of a run that was killed before it began."""
-    name, kind = path.name, path.suffix
-    return name in (EXPERIMENT + PARTIAL, f"{START_WEIGHTS}.safetensors", f"{START_WEIGHTS}.safetensors{PARTIAL}") or (
-        name.removesuffix(kind) in ROWS and kind == ".jsonl" and not path.stat().st_size
-    )
-
-
-def _is_partial(path: Path) -> bool:
-    """Whether this was being written when a run was killed."""
-    name = path.name.removesuffix(PARTIAL)
-    return name != path.name and (
-        name in (EXPERIMENT, LABELS, SUMMARY, CLIENT_METRICS) or name.endswith(".safetensors")
-    )
-
-
-def _taken(path: Path) -> TakenError:
-    command = f"fedkeel run --resume {shlex.quote(str(path))}"
-    resume = f"; to go on with the run in it: {command}" if begun(path) and not complete(path) else ""
-    return TakenError(f"out: {path} is not empty; name a new or empty folder{resume}")

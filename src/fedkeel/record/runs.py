@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from fedkeel.config import yamltext
 from fedkeel.config.files import open_file, reason
 from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, label, shown
-from fedkeel.record import schema
+from fedkeel.record import measured, schema
+from fedkeel.record.measured import ACCURACY, LOSS, Measured
 
 COUNTS = ("client", "round", "staleness", "version")
 SECONDS = ("dispatched", "began", "asked", "merged", "finished", "arrived", "ended")
@@ -104,9 +106,45 @@ class RunRecord:
         except (AttributeError, KeyError, TypeError, IndexError, OverflowError, ValueError) as error:
             raise self._damaged(name, f"{type(error).__name__}: {label(str(error))}") from None
 
-    def column(self, name: str) -> list[float]:
-        """One value of every row; NaN where there is none, as with the training loss when nobody answered."""
-        values = [row.get(name) for row in self.history]
+    @cached_property
+    def metrics(self) -> tuple[Measured, ...]:
+        """By what the run is judged; the first counts most. Runs of earlier versions have only an accuracy."""
+        told: Any = None
+        try:
+            with open_file(self.path / schema.RUN) as file:
+                told = json.loads(file.read(1_000_000))
+        except (OSError, ValueError, RecursionError):  # no such file, or none that says anything
+            told = None
+        rows = told.get(measured.METRICS) if isinstance(told, dict) else None
+        if rows is None:
+            return measured.declared(self.experiment.get("metrics")) or (ACCURACY,)
+        with self.told_if_damaged(schema.RUN):
+            return measured.read(rows)
+
+    def metric(self, name: str | None = None) -> Measured:
+        """One of them by its name, or the loss; by default the first."""
+        if name is None:
+            return self.metrics[0]
+        found = next((each for each in (*self.metrics, LOSS) if each.name == name), None)
+        if found is None:
+            names = ", ".join(each.name for each in (*self.metrics, LOSS))
+            raise InputError(f"metric: {shown(name)} was not measured in {self._named}; choose one of {names}")
+        return found
+
+    @property
+    def validated(self) -> bool:
+        """Whether it was tested on a validation set, too."""
+        return bool(self.history) and isinstance(self.history[-1].get("validation"), dict)
+
+    def tuned(self, name: str) -> list[float]:
+        """One value of every row, from the validation set where there is one."""
+        return self.column(name, "validation" if self.validated else None)
+
+    def column(self, name: str, part: str | None = None) -> list[float]:
+        """One value of every row, or of a part of it; NaN where there is none, as with a metric that is not defined."""
+        with self.told_if_damaged("history.jsonl"):
+            rows = self.history if part is None else [row.get(part) or {} for row in self.history]
+            values = [row.get(name) for row in rows]
         for number, value in enumerate(values, 1):
             if value is not None and not _is_number(value, -1e30, 1e30):
                 raise self._damaged("history.jsonl", f"line {number}, {name}: {shown(value)} is no number")

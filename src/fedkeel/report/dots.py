@@ -13,6 +13,7 @@ from fedkeel.report.grid import GREY, INK, STEPS, grid, legend, name, same_limit
 from fedkeel.report.palette import style
 from fedkeel.report.scales import axis
 from fedkeel.study.curves import SCALES
+from fedkeel.study.export import amount
 from fedkeel.study.plan import At
 from fedkeel.study.results import Outcome, Results
 from fedkeel.study.statistics import Interval
@@ -41,16 +42,20 @@ class Dots:
     bold: bool = False
 
 
-def final_accuracies(results: Results, scenes: Sequence[str]) -> Figure | None:
-    """The accuracy of every variant where runs are compared; None while no run is finished."""
+def final_values(results: Results, scenes: Sequence[str]) -> Figure | None:
+    """The metric of every variant where runs are compared; None while no run is finished."""
+    metric = results.metric
 
     def row(line: Line, runs: Sequence[Outcome]) -> Dots:
-        values = [100 * run.accuracy for run in runs if run.accuracy is not None]
-        mean = _times(line.accuracy, 100)
-        return Dots(line, values, mean, _joined(_told(mean), _open(line)), bold=line.standing == "best")
+        values = [metric.scale * run.value for run in runs if run.value is not None]
+        mean = _times(line.value, metric.scale)
+        words = _joined(_told(mean) if metric.share else amount(line.value, metric), _open(line))
+        return Dots(line, values, mean, words, bold=line.standing == "best")
 
+    unit, which = " (%)" if metric.share else "", ", lower is better" if metric.better == "lower" else ""
+    label = f"final test {metric.words}{unit}{which}"
     bold = "Bold: clearly better than all others in paired tests."
-    return _figure(results, scenes, row, "final test accuracy (%)", MEANING, bold)
+    return _figure(results, scenes, row, label, MEANING, bold)
 
 
 def to_target(results: Results, scenes: Sequence[str], at: At) -> Figure | None:
@@ -66,7 +71,8 @@ def to_target(results: Results, scenes: Sequence[str], at: At) -> Figure | None:
         mean = _times(getattr(line, _TO_TARGET[at]), 1 / scale.unit)
         return Dots(line, values, mean, _joined(_told(mean), _reached(len(values), len(runs)), _open(line)))
 
-    label = f"{scale.label} to {100 * target:g} % accuracy"
+    metric = results.metric
+    label = f"{scale.label} to {metric.scale * target:g}{' %' if metric.share else ''} {metric.words}"
     caption = (
         f"{MEANING} Seeds that did not reach the target do not count for the mean; the text says how many there are."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fedkeel.errors import unknown
-from fedkeel.report.dots import final_accuracies, to_target
+from fedkeel.record.measured import Measured
+from fedkeel.report.dots import final_values, to_target
 from fedkeel.report.grid import GREY, STEPS, grid, handle, legend, line_style, name, pages, same_limits
 from fedkeel.report.palette import style
 from fedkeel.report.save import save
@@ -29,7 +31,7 @@ Curves = dict[tuple[str, str], Curve]
 def figures(results: Results, folder: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Draw all figures that the runs allow, and write each in each format; the files, in order.
 
-    They are: the accuracy over rounds, virtual time, uploads and bytes; the final accuracies; and what it took to
+    They are: the metric over rounds, virtual time, uploads and bytes; the final values; and what it took to
     reach the target, if there is one, in virtual time and on the scale of the measure. Runs that are not
     finished take part in the curves only. Where no run has been tested, there are none.
     """
@@ -39,9 +41,9 @@ def figures(results: Results, folder: Path, formats: Sequence[str] = ("png", "sv
     if not any(run.history for run in results.outcomes):
         return []
     written = []
-    for stem, figure in _drawn(results):
+    for name_of_file, figure in _drawn(results):
         for each in formats:
-            path = folder / f"{stem}.{each}"
+            path = folder / f"{name_of_file}.{each}"
             save(figure, path, dpi=DPI)
             written.append(path)
     return written
@@ -53,28 +55,33 @@ def _drawn(results: Results) -> Iterator[tuple[str, Figure]]:
         curves = _curves(results, at)
         if any(len(curve.x) and curve.x[-1] > 0 for curve in curves.values()):
             for number, scenes in enumerate(pages(results.scenes), 1):
-                yield _numbered(f"accuracy-over-{at}", number), _learning(results, scenes, at, curves)
+                yield _numbered(f"{stem(results.metric)}-over-{at}", number), _learning(results, scenes, at, curves)
     scales: list[At] = list(dict.fromkeys([results.measure.at, "time"]))
     for number, scenes in enumerate(pages(results.scenes), 1):
-        dots = {"final-accuracy": final_accuracies(results, scenes)}
+        dots = {f"final-{stem(results.metric)}": final_values(results, scenes)}
         dots |= {f"{at}-to-target": to_target(results, scenes, at) for at in scales}
-        for stem, figure in dots.items():
+        for name_of_file, figure in dots.items():
             if figure is not None:
-                yield _numbered(stem, number), figure
+                yield _numbered(name_of_file, number), figure
 
 
-def _numbered(stem: str, number: int) -> str:
-    return stem if number == 1 else f"{stem}-{number}"
+def _numbered(words: str, number: int) -> str:
+    return words if number == 1 else f"{words}-{number}"
+
+
+def stem(metric: Measured) -> str:
+    """A metric's name in that of a file."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", metric.name).strip("-").lower() or "metric"
 
 
 def _curves(results: Results, at: At) -> Curves:
     cells = [(scene, variant) for scene in results.scenes for variant in results.variants]
-    found = {cell: mean_curve(results.of(*cell), at, "accuracy") for cell in cells}
+    found = {cell: mean_curve(results.of(*cell), at, results.metric.name) for cell in cells}
     return {cell: curve for cell, curve in found.items() if len(curve.x)}
 
 
 def _learning(results: Results, scenes: Sequence[str], at: At, curves: Curves) -> Figure:
-    """The accuracy over a scale."""
+    """The metric over a scale."""
     alone = len(scenes) == 1
     figure, panels = grid(scenes, *((5.6, 3.3) if alone else (3.1, 2.4)))
     scale = axis(at, max(curve.x[-1] for curve in curves.values()))
@@ -82,28 +89,30 @@ def _learning(results: Results, scenes: Sequence[str], at: At, curves: Curves) -
         shown = {variant: curves[scene, variant] for variant in results.variants if (scene, variant) in curves}
         ends = {curve.x[-1] for curve in shown.values()}
         for variant, curve in shown.items():
-            _draw(panel, curve, results.variants.index(variant), scale, marked=len(ends) > 1)
+            _draw(panel, curve, results.variants.index(variant), scale, results.metric.scale, marked=len(ends) > 1)
         if results.measure.target is not None:
-            panel.axhline(100 * results.measure.target, **DOTTED)
+            panel.axhline(results.metric.scale * results.measure.target, **DOTTED)
         if (limit := _limit(results, scene, at, max(ends, default=0))) is not None:
             panel.axvline(limit / scale.unit, **DOTTED)
         _scale(panel, scale)
     same_limits(panels, "y")
-    _name_axes(panels, scale.label, "test accuracy (%)")
+    _name_axes(panels, scale.label, f"test {results.metric.words}{' (%)' if results.metric.share else ''}")
     cut = any(_limit(results, cell[0], at, curve.x[-1]) is not None for cell, curve in curves.items())
     entries = [(name(each), handle(style(place))) for place, each in enumerate(results.variants)]
-    legend(figure, entries, _caption(results.measure.target, curves, cut) + _incomplete(results, scenes))
+    legend(figure, entries, _caption(results, curves, cut) + _incomplete(results, scenes))
     return figure
 
 
-def _draw(panel: Any, curve: Curve, place: int, scale: Scale, marked: bool) -> None:
+def _draw(panel: Any, curve: Curve, place: int, scale: Scale, factor: float, marked: bool) -> None:
     look = style(place)
     x = curve.x / scale.unit
     if curve.count > 1:
-        panel.fill_between(x, 100 * curve.low, 100 * curve.high, color=look.light, alpha=0.16, linewidth=0)
-    panel.plot(x, 100 * curve.mean, **line_style(look), zorder=3)
+        panel.fill_between(x, factor * curve.low, factor * curve.high, color=look.light, alpha=0.16, linewidth=0)
+    panel.plot(x, factor * curve.mean, **line_style(look), zorder=3)
     if marked or len(x) == 1:  # a line that is shorter than others ends where its runs do
-        panel.plot(x[-1:], 100 * curve.mean[-1:], "o", color=look.light, markersize=4.5, markeredgecolor="w", zorder=4)
+        panel.plot(
+            x[-1:], factor * curve.mean[-1:], "o", color=look.light, markersize=4.5, markeredgecolor="w", zorder=4
+        )
 
 
 def _scale(panel: Any, scale: Scale) -> None:
@@ -141,11 +150,14 @@ def _incomplete(results: Results, scenes: Sequence[str]) -> str:
     return f" Of the runs: {'; '.join(told)}." if told else ""
 
 
-def _caption(target: float | None, curves: Curves, cut: bool) -> str:
+def _caption(results: Results, curves: Curves, cut: bool) -> str:
+    target, metric = results.measure.target, results.metric
     counts = sorted({curve.count for curve in curves.values()})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     band = f"Each line is the mean of {seeds} seeds; the band goes from the lowest to the highest of them."
-    lines = "" if target is None else f" Dotted: the target, {100 * target:g}\N{NO-BREAK SPACE}%."
+    share = "\N{NO-BREAK SPACE}%" if metric.share else ""
+    lines = "" if target is None else f" Dotted: the target, {metric.scale * target:g}{share}."
     if cut:
         lines = f"{lines.removesuffix('.') or ' Dotted'}{', and ' if lines else ': '}where runs are compared."
-    return f"{'One seed.' if counts == [1] else band}{lines}"
+    which = " Lower is better." if metric.better == "lower" else ""
+    return f"{'One seed.' if counts == [1] else band}{which}{lines}"

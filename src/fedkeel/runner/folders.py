@@ -16,6 +16,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import MishapError
 from fedkeel.local.native import library
 from fedkeel.params import Layout
+from fedkeel.record import measured
 from fedkeel.record.folder import RunFolder, check_space
 from fedkeel.record.machine import INSTRUCTION_SET, other_instruction_set
 from fedkeel.record.subject import Subject
@@ -83,7 +84,8 @@ def reopen(
 def subject(simulation: Simulation, reasons: Mapping[str, Any]) -> Subject:
     """What its folder has to know of a run."""
     found = identity(simulation.data, simulation.layout, simulation.fleet)
-    return Subject(simulation.experiment, found, simulation.classes, reasons)
+    beginning = {**reasons, measured.METRICS: measured.told(simulation.task.metrics)}
+    return Subject(simulation.experiment, found, simulation.classes, beginning)
 
 
 def identity(data: FederatedData, layout: Layout, fleet: Fleet) -> str:

@@ -35,6 +35,8 @@ class Recorder(Sink):
         """Two, as a run may end before it gets to another round than the last one's."""
         self._hold_next = 0.0
         """When it is worth while to hold the next state."""
+        self._rounds = 0
+        """That were recorded since this process began."""
         self._behind = False
         """Whether rounds have been recorded since the last checkpoint."""
         self._rested = False
@@ -47,6 +49,7 @@ class Recorder(Sink):
     def round(self, end: RoundEnd) -> None:
         """Write down a round."""
         self._folder.add(end)
+        self._rounds += 1
         self._behind = True
 
     def save_if_due(self, round: int) -> None:
@@ -76,9 +79,12 @@ class Recorder(Sink):
 
     def give_up(self, when: str) -> StoppedError:
         """A round was interrupted: write the last state that is known; the error that says so."""
-        for held in [*self._held][-1:]:
-            self._folder.write_held(held)
-        return self._watch.stopped(when, f"the round will be repeated; {self._folder.advice}")
+        with suppress(FedkeelError):  # a disk that is full does not keep the run from stopping
+            for held in [*self._held][-1:]:
+                self._folder.write_held(held)
+        in_vain = not (self._watch.stop.asked or self._rounds)
+        more = "no round was over in this time, so give it more; " if in_vain else ""
+        return self._watch.stopped(when, f"{more}the round will be repeated; {self._folder.advice}")
 
     def save_last(self) -> None:
         """Write down the state after the last round, and one from before it, by which the run can be extended."""

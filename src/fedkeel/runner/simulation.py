@@ -66,7 +66,7 @@ class Simulation(Stateful):
         self.core = new_core(experiment, data, model)
         self.world = Simulated(
             self.core,
-            Desk(executor, experiment.gate.max_loss),
+            Desk(executor, experiment.max_loss),
             Fleet.of(experiment.fleet, *whole_jobs(data.sizes, experiment.local), experiment.seed),
             data.sizes,
             experiment.faults,
@@ -174,7 +174,7 @@ class Simulation(Stateful):
                 validation = self.executor.evaluate(*model, on="validation")
         if asked.evaluate_clients and clients is None:
             clients = self.client_scores(outputs)
-        if not score.loss <= self.experiment.gate.max_loss:
+        if not score.loss <= self.experiment.max_loss:
             what, lr = f"the test loss is {score.loss}", self.experiment.local.lr
             raise divergence(told.round, what, told.arrivals, lr)
         return Evaluation(

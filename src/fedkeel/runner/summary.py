@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedkeel.record.measured import METRICS, told
 from fedkeel.record.rows import Evaluation
 from fedkeel.runner.simulation import Simulation
 
@@ -31,6 +32,7 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Ma
         "seed": experiment.seed,
         "rounds": last.round,
         "task": experiment.task,
+        METRICS: told(simulation.task.metrics),
         "tested": "global model" if standing.global_model else "clients' own models",
         "clients_tested_on": "own rows" if simulation.data.clients_have_tests else "estimates from the common test set",
         **last.metrics,

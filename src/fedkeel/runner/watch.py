@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 
-from fedkeel.errors import StoppedError
+from fedkeel.errors import StoppedError, TimeLimitError
 from fedkeel.runner.stopping import GRACE, Stop
 
 NOTHING = "nothing was recorded, as there is no run folder"
@@ -19,12 +19,6 @@ _AGAIN = 5.0
 
 class GivenUpError(KeyboardInterrupt):
     """What was going on is given up; no handler of ordinary errors catches this."""
-
-
-class TimeLimitError(StoppedError):
-    """A run has used up its real time (`limit_wall_seconds`) and is to be resumed."""
-
-    exit_code = 75
 
 
 class Watch(AbstractContextManager["Watch"]):

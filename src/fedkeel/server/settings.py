@@ -60,8 +60,9 @@ class GateSettings(Section):
     weights."""
     min_norm: Annotated[float, Field(ge=0, le=1e38)] | None = None
     """Refuse updates whose Euclidean norm is smaller than this."""
-    max_loss: Bound = 1e4
-    """A training or test loss above this value counts as divergence, just as NaN does."""
+    max_loss: Bound | None = None
+    """A training or test loss above this value counts as divergence, just as NaN does. The default is 10,000 for
+    cross-entropies. Other losses depend on the size of the targets, so for them the default is 1e30."""
     diverged: Literal["stop", "refuse"] = "stop"
     """What happens if a client's training diverges: the run stops, or the update is refused and the run goes on. If the
     global model diverges, the run always stops."""

@@ -1,7 +1,7 @@
 """Which numbers of a run are sent to a tracker, and under which names.
 
 They come from the rows of the run folder, and their names say where from: `history/accuracy`, `rounds/arrived`,
-`method/...` for what the server rule reports, `summary/final_accuracy`.
+`validation/accuracy`, `clients/accuracy.mean`, `method/...` for what the server rule reports, `summary/final_accuracy`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,19 @@ def _scalars(
     means = {"learning_rate": _mean([_mean(each) for each in rates if each]), "staleness": _mean(staleness)}
     told = _named("rounds", (counts | means).items()) | _named("method", row.report.items())
     if evaluation is not None:
-        told |= _named("history", ((name, value) for name, value in vars(evaluation).items() if name != "round"))
+        told |= _of(evaluation)
     return told
+
+
+def _of(evaluation: Evaluation) -> Scalars:
+    """Of a test: metrics under their names, those of the validation set, and their spreads over clients."""
+    told = evaluation.plain()
+    numbers = ((name, value) for name, value in told.items() if name not in ("round", "validation", "clients"))
+    return (
+        _named("history", numbers)
+        | _named("validation", (evaluation.validation or {}).items())
+        | _named("clients", _flat(evaluation.clients or {}))
+    )
 
 
 def _mean(values: Sequence[Any]) -> float | None:

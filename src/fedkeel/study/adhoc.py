@@ -16,8 +16,9 @@ from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, label
 from fedkeel.record.divergence import divergence
 from fedkeel.record.folder import begun
+from fedkeel.record.measured import canonical
 from fedkeel.record.runs import RunRecord
-from fedkeel.study.plan import At, Measure, default_at
+from fedkeel.study.plan import At, Measure, default_at, goal
 from fedkeel.study.results import Listed, Results, results, runs_of
 from fedkeel.study.store import Store, is_comparison
 
@@ -40,7 +41,11 @@ class _Group:
 
 
 def gather(
-    paths: Sequence[Path], at: At | None = None, target: float | None = None, reference: str | None = None
+    paths: Sequence[Path],
+    at: At | None = None,
+    target: float | None = None,
+    reference: str | None = None,
+    metric: str | None = None,
 ) -> Results:
     """Comparisons as they were planned; run folders, grouped by their settings, seed by seed."""
     for path in paths:
@@ -60,16 +65,18 @@ def gather(
     if single:
         groups.append(_of_runs([RunRecord.begun(path) for path in single]))
     found = groups[0] if len(groups) == 1 else _together(groups, paths)
-    measure = _seen(found.measure, at, target, reference)
+    measure = _seen(found.measure, at, target, reference, metric and canonical(metric))
     variants = dict.fromkeys(each.variant for each in found.runs)
     if reference is not None and reference not in variants:
         raise InputError(f"reference: {label(reference)} is not a variant; choose one of {', '.join(variants)}")
     return results(found.title, found.runs, measure, found.command, found.planned)
 
 
-def _seen(before: Measure, at: At | None, target: float | None, reference: str | None) -> Measure:
-    """The measure as the user wants it; a place on one scale means nothing on another."""
+def _seen(before: Measure, at: At | None, target: float | None, reference: str | None, metric: str | None) -> Measure:
+    """The measure as the user wants it; a place on one scale and a target of one metric mean nothing on others."""
     until = before.until if at in (None, before.at) else None
+    if metric is not None and metric != before.metric:
+        before = replace(before, metric=metric, target=None)
     return replace(
         before,
         at=at or before.at,
@@ -118,6 +125,8 @@ def _common(measures: Sequence[Measure]) -> Measure:
         last=first.last if same("last") else 1,
         target=first.target if same("target") else None,
         reference=next((each.reference for each in measures if each.reference is not None), None),
+        metric=first.metric if same("metric") else None,
+        tuning=all(each.tuning for each in measures),
     )
 
 
@@ -205,9 +214,18 @@ def _dataset(record: RunRecord) -> str:
 
 
 def _target(records: Sequence[RunRecord]) -> float | None:
-    targets = [record.experiment.get("target_accuracy") for record in records]
-    same = all(target == targets[0] for target in targets)
-    return targets[0] if same and isinstance(targets[0], float) and 0 < targets[0] <= 1 else None
+    """The runs', where all have the same and mean their first metric."""
+    goals = set()
+    for record in records:
+        with record.told_if_damaged("experiment.yaml"):
+            goals.add((record.metrics[0].name, *goal(record.experiment, record.metrics[0].name)))
+    first, name, target = goals.pop()
+    if goals or name != first:
+        return None
+    with suppress(InputError):
+        records[0].metrics[0].check_target(target)
+        return target
+    return None
 
 
 def _default_at(experiments: Sequence[Mapping[str, Any]]) -> At:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fedkeel.errors import InputError, StoppedError
+from fedkeel.errors import InputError, StoppedError, TimeLimitError
 from fedkeel.local.build import cores
 from fedkeel.record.folder import complete
 from fedkeel.runner.memory import free_bytes
@@ -72,7 +72,7 @@ def execute(
 ) -> Begun:
     """Run what is not finished yet into `store`; with `dry`, only find out what that would take.
 
-    A failed run is recorded. When a stop is asked for, runs end after their round, and `StoppedError` says so. `ready`
+    A failed run is recorded. When a stop is asked for, runs end within seconds, and `StoppedError` says so. `ready`
     is called before the first run, when nothing is known to be wrong. Without `estimate`, runs whose executor is given
     are not measured beforehand. With `held`, the caller has locked the folder already.
     """
@@ -191,13 +191,19 @@ def _run(
         estimate = begun.estimates.get(case.name)
         experiment = case.experiment.replace(executor=estimate.executor) if estimate else case.experiment
         tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks))
+    halted = 0
     for _, reply in crew.work(tasks, stop):
         assert isinstance(reply, Moved | Ended)
+        halted += isinstance(reply, Ended) and reply.state == "stopped"
         if isinstance(reply, Ended) and reply.state == "failed" and not (stop.asked and reply.kind == DIED):
             store.fail(reply.name, reply.kind, reply.error)
         tell(reply)
-    if stop.asked:
-        left = sum(not complete(store.folder(case.name)) for case in begun.cases)
-        if not left:
-            return
+    if not (stop.asked or halted):
+        return
+    left = sum(not complete(store.folder(case.name)) for case in begun.cases)
+    if stop.asked and left:
         raise StoppedError(f"stopped; {left} of {begun.total} runs are left, and the same command continues from here")
+    if left:
+        raise TimeLimitError(
+            f"limit_wall_seconds is used up in {halted} of {begun.total} runs; the same command continues from here"
+        )

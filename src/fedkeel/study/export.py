@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from fedkeel.errors import InputError
 from fedkeel.record.durable import whole
+from fedkeel.record.measured import Measured, decimals
 from fedkeel.study.places import words as place_on
-from fedkeel.study.plan import Measure
 from fedkeel.study.results import Results
 from fedkeel.study.statistics import Difference, Interval
 from fedkeel.study.table import Line, by_scene, columns, evaluations, run_columns
@@ -99,7 +99,7 @@ def markdown(results: Results) -> str:
     """A table per scene; the best variant is bold, and those that may be best are marked by a dot."""
     parts = []
     for scene, found in by_scene(results).items():
-        header, rows = cells(results.measure, found, lambda text: f"**{text}**", "·")
+        header, rows = cells(results, found, lambda text: f"**{text}**", "·")
         told = [f"**{_plain(scene)}**\n"] if scene else []
         told += ["| " + " | ".join(map(_plain, header)) + " |", "|---|" + "--:|" * (len(header) - 1)]
         told += ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in rows]
@@ -111,7 +111,7 @@ def latex(results: Results) -> str:
     """The same as tabulars for the package booktabs."""
     parts = []
     for scene, found in by_scene(results).items():
-        header, rows = cells(results.measure, found, lambda text: f"\x01{text}\x02", "\x03")
+        header, rows = cells(results, found, lambda text: f"\x01{text}\x02", "\x03")
         told = [rf"% {scene}".translate({10: " "})] if scene else []
         told += [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\toprule"]
         told += [" & ".join(map(_escaped, header)) + r" \\", r"\midrule"]
@@ -139,22 +139,27 @@ def _plain(text: str) -> str:
 
 
 def cells(
-    measure: Measure, found: Sequence[Line], bold: Callable[[str], str], level: str, brief: bool = False
+    results: Results, found: Sequence[Line], bold: Callable[[str], str], level: str, brief: bool = False
 ) -> tuple[list[str], list[list[str]]]:
     """(Header, rows) of a scene's lines as words, without columns that are empty. A brief table fits a terminal."""
-    goal = f"to {100 * measure.target:.4g}%" if measure.target is not None else ""
+    measure, metric = results.measure, results.metric
+    goal = f"to {_goal(measure.target, metric)}" if measure.target is not None else ""
+    unit = metric.percent
+    of_clients = f"clients{' (estimated)' if any(run.estimated for run in results.outcomes) else ''}{unit}"
+    tested = "test " if results.on_validation else ""
     kinds: dict[str, Callable[[Line], str]] = {
-        "accuracy, %": lambda line: percent(line.accuracy),
-        f"against {measure.reference}": lambda line: points(line.difference, brief),
+        f"validation {metric.words}{unit}": lambda line: amount(line.validation, metric),
+        f"{tested}{metric.words}{unit}": lambda line: amount(line.value, metric),
+        f"against {measure.reference}": lambda line: apart(line.difference, metric, brief),
         f"rounds {goal}": lambda line: _to_target(line, line.rounds_to_target),
         f"virtual seconds {goal}": lambda line: _to_target(line, line.seconds_to_target),
         f"MB {goal}": lambda line: _to_target(line, line.bytes_to_target, 1e-6),
-        "clients, %": lambda line: percent(line.client_accuracy),
-        "worst tenth, %": lambda line: percent(line.worst_decile),
+        of_clients: lambda line: amount(line.clients, metric),
+        f"worst tenth{unit}": lambda line: amount(line.worst_decile, metric),
         "runs": lambda line: _runs(line) if any(map(_is_short, found)) else "",
     }
     if brief:
-        del kinds["clients, %"], kinds["worst tenth, %"], kinds[f"rounds {goal}"]
+        del kinds[of_clients], kinds[f"worst tenth{unit}"], kinds[f"rounds {goal}"]
     kinds = {name: tell for name, tell in kinds.items() if (goal or not name.endswith(" ")) and any(map(tell, found))}
     rows = []
     for line in found:
@@ -179,25 +184,28 @@ def _runs(line: Line) -> str:
     return ", ".join([f"{line.finished} of {whole}", *(f"{count} {what}" for what, count in counts.items() if count)])
 
 
-def percent(found: Interval | None) -> str:
-    """`81.23 ± 0.45`."""
+def amount(found: Interval | None, metric: Measured) -> str:
+    """`81.23 ± 0.45`; shares in percent."""
     if found is None:
         return ""
-    return f"{100 * found.mean:.2f}" + (f" ± {100 * found.half:.2f}" if found.half is not None else "")
+    digits = 2 if metric.share else decimals(found.mean, found.half)
+    half = "" if found.half is None else f" ± {metric.scale * found.half:.{digits}f}"
+    return f"{metric.scale * found.mean:.{digits}f}{half}"
 
 
-def points(found: Difference | None, brief: bool = False) -> str:
-    """`+1.20 (+0.40 to +2.00)`, or briefly `+1.20`."""
+def apart(found: Difference | None, metric: Measured, brief: bool = False) -> str:
+    """`+1.20 (+0.40 to +2.00)`, or briefly `+1.20`; shares in points."""
     if found is None:
         return ""
-    if brief:
-        return f"{100 * found.mean:+.2f}"
-    span = (
-        f" ({100 * found.low:+.2f} to {100 * found.high:+.2f})"
-        if found.low is not None and found.high is not None
-        else ""
-    )
-    return f"{100 * found.mean:+.2f}{span}"
+    sure = found.low is not None and found.high is not None
+    half = (found.high - found.low) / 2 if found.low is not None and found.high is not None else None
+    digits = 2 if metric.share else decimals(found.mean, half)
+    told = [f"{metric.scale * each:+.{digits}f}" for each in (found.mean, found.low, found.high) if each is not None]
+    return told[0] if brief or not sure else f"{told[0]} ({told[1]} to {told[2]})"
+
+
+def _goal(target: float, metric: Measured) -> str:
+    return f"{100 * target:.4g}%" if metric.share else f"{target:.4g}"
 
 
 def _to_target(line: Line, found: Interval | None, factor: float = 1.0) -> str:
@@ -220,6 +228,13 @@ def _places(results: Results) -> str:
     return f"at equal {what} in each scene ({', '.join(places)})"
 
 
+def _chosen(results: Results) -> str:
+    """By what settings are chosen, in a sentence."""
+    if results.on_validation:
+        return f"Settings are chosen by {results.judged_by}."
+    return f"Settings are chosen by {results.judged_by}, as there is no validation set."
+
+
 def caption(results: Results) -> str:
     """Where runs are compared, over which seeds, and what the marks mean."""
     measure = results.measure
@@ -231,11 +246,17 @@ def caption(results: Results) -> str:
     fewer = any(run.state == "finished" and run.kept < measure.last for run in results.outcomes)
     all_of = ", or of all where there are fewer" if fewer else ""
     last = f" (mean of the last {measure.last} evaluations{all_of})" if measure.last > 1 else ""
-    told = [f"Test accuracy {place}{last}, seed{'s' if len(results.seeds) > 1 else ''} {seeds}."]
+    told = [f"Test {results.metric.words} {place}{last}, seed{'s' if len(results.seeds) > 1 else ''} {seeds}."]
+    if results.metric.better == "lower":
+        told.append("Lower is better.")
+    if measure.tuning:
+        told.append(_chosen(results))
+    if measure.target is not None and any(run.record and run.record.validated for run in results.outcomes):
+        told.append("Targets are looked at on the validation set.")
     if len(results.seeds) == 1:
-        return f"{told[0]} Differences may be noise."
+        return " ".join([*told, "Differences may be noise."])
     told.append("± and ranges: 95 % intervals over seeds, not corrected for the number of comparisons.")
     if len(results.variants) > 1:
         told.append("Best: clear of all others, corrected for their number.")
-        told.append("A dot: may be best, as its difference to the highest mean may be noise.")
+        told.append("A dot: may be best, as its difference to the best mean may be noise.")
     return " ".join(told)

@@ -12,12 +12,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedkeel.config import yamltext
 from fedkeel.config.experiment import Experiment
-from fedkeel.config.section import Count, Section, Share, explain
+from fedkeel.config.section import Count, Section, explain
 from fedkeel.config.spelling import flow
 from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, UnknownSettingError, label, shown
 from fedkeel.methods import find
-from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at, key_of, says
+from fedkeel.record.measured import LOSS, Measured, canonical, declared
+from fedkeel.study.plan import At, Case, Comparison, Measure, cross, default_at, goal, key_of, place_of, says
 
 MARKS = ("variants", "scenes", "base")
 """Keys of a comparison that an experiment does not have."""
@@ -46,11 +47,13 @@ class StudyFile(Section):
     until: Annotated[float, Field(gt=0)] | None = None
     """The value on that scale at which runs are compared. The default is the end of the shortest run."""
     last: Count = 1
-    """The number of last evaluations whose mean is the final accuracy."""
-    target: Share | None = None
-    """An accuracy: the table also says what it took to reach it."""
+    """The number of last evaluations whose mean is the final result."""
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """A value of the metric: the table also says what it took to reach it."""
     reference: str | None = None
     """The variant with which the others are compared. The default is FedAvg, or the first variant."""
+    metric: str | None = None
+    """The metric by which runs are compared. The default is the first metric of the experiment."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -128,6 +131,7 @@ def comparison(
     target: float | None = None,
     reference: str | None = None,
     command: str = "",
+    metric: str | None = None,
 ) -> Comparison:
     """The plan; the command's settings override those of the file."""
     assert isinstance(given.base, dict)
@@ -141,12 +145,16 @@ def comparison(
     cases = cross(given.base, scenes, variants, drawn, fewer if seeds is None else {}, asked)
     usual = given.at or default_at(case.experiment for case in cases)
     scale = at or usual
+    judge = _judge(cases, metric or given.metric)
+    wanted = next((each for each in (target, given.target) if each is not None), _target(cases, judge.name))
+    judge.check_target(wanted)
     measure = Measure(
         at=scale,
         until=(given.until if scale == usual else None) or _limit(cases, scale),
         last=given.last,
-        target=next((each for each in (target, given.target) if each is not None), _target(cases)),
+        target=wanted,
         reference=reference or _asked_reference(given, variants) or _reference(variants),
+        metric=judge.name if metric or given.metric else None,
     )
     return Comparison(given.about or _title(cases), cases, measure, command)
 
@@ -241,10 +249,34 @@ def _reference(variants: Mapping[str, Any]) -> str | None:
     return next((name for name in names if name.lower() == "fedavg"), names[0]) if len(names) > 1 else None
 
 
-def _target(cases: Sequence[Case]) -> float | None:
-    """The experiments', where all have the same."""
-    targets = {case.experiment.target_accuracy for case in cases}
-    return targets.pop() if len(targets) == 1 else None
+def _judge(cases: Sequence[Case], asked: str | None) -> Measured:
+    """What runs are compared by; refuses experiments that do not all have it."""
+    firsts = {declared(case.experiment.metrics)[0]: case for case in cases}
+    if asked is None:
+        if len(firsts) > 1:
+            (one, here), (two, there) = list(firsts.items())[:2]
+            raise InputError(
+                f"metric: {place_of(here.scene, here.variant)} is judged by {one.name}, but "
+                f"{place_of(there.scene, there.variant)} by {two.name}; give all the same first metric, or name one "
+                "that all have with --metric"
+            )
+        return next(iter(firsts))
+    name = canonical(asked)
+    for case in cases:
+        measured = {each.name: each for each in (*declared(case.experiment.metrics), LOSS)}
+        if name not in measured:
+            raise InputError(
+                f"metric: {shown(asked)} is not measured by {place_of(case.scene, case.variant)}; add it to metrics, "
+                f"or choose one of {', '.join(measured)}"
+            )
+    return measured[name]
+
+
+def _target(cases: Sequence[Case], metric: str) -> float | None:
+    """The experiments', where all have the same and mean this metric."""
+    goals = {goal(vars(case.experiment), short(case.experiment.metrics[0])) for case in cases}
+    name, target = goals.pop()
+    return target if not goals and name == metric else None
 
 
 def _title(cases: Sequence[Case]) -> str:

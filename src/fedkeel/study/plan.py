@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import isfinite
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -32,19 +33,23 @@ class Measure:
     until: float | None = None
     """The place on that scale; by default the end of the shortest run of a scene."""
     last: int = 1
-    """The number of last evaluations up to there whose mean is the final accuracy."""
+    """The number of last evaluations up to there whose mean is the final result."""
     target: float | None = None
-    """An accuracy; the table also says what it took to reach it."""
+    """A value of the metric; the table also says what it took to reach it."""
     reference: str | None = None
     """The variant that the others are compared with, seed by seed."""
+    metric: str | None = None
+    """What runs are compared by; by default the first metric of their experiment."""
+    tuning: bool = False
+    """Whether settings are chosen: then the validation set decides, where runs have one."""
 
     def __post_init__(self) -> None:
         if self.last < 1:
             raise InputError(f"last must be at least 1; got {self.last}")
         if self.until is not None and not self.until > 0:
             raise InputError(f"until must be greater than 0; got {self.until:g}")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise InputError(f"target must be an accuracy above 0 and at most 1; got {self.target:g}")
+        if self.target is not None and not isfinite(self.target):
+            raise InputError(f"target must be a finite number; got {self.target:g}")
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,14 @@ def place_of(scene: str, variant: str) -> str:
 def default_at(experiments: Iterable[Experiment]) -> At:
     """Equal virtual time as soon as one of the methods is asynchronous, else equal rounds."""
     return "time" if any(each.pace != "barrier" for each in experiments) else "rounds"
+
+
+def goal(settings: Mapping[str, Any], first: str) -> tuple[str, float | None]:
+    """(The metric, its target) that an experiment aims at; targets of earlier versions are accuracies."""
+    short = settings.get("target_accuracy")
+    target = settings.get("target") if short is None else short
+    name = settings.get("target_metric") or (first if short is None else "accuracy")
+    return str(name), None if target is None else float(target)
 
 
 def case_name(scene: str, variant: str, seed: int) -> str:

@@ -4,139 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedkeel.errors import InputError, label
 from fedkeel.record.folder import begun, complete, worked_on
+from fedkeel.record.measured import ACCURACY, Measured, declared, known
 from fedkeel.record.runs import RunRecord
 from fedkeel.record.schema import EXPERIMENT, SUMMARY
 from fedkeel.study.kept import KeptPlan
+from fedkeel.study.outcome import LEFT, Listed, Outcome, State
 from fedkeel.study.places import scale, words
-from fedkeel.study.plan import At, Comparison, Measure
+from fedkeel.study.plan import At, Comparison, Measure, goal
 from fedkeel.study.store import Store
 
-FEW = 3
-"""The fewest evaluations by which a run with more of them is judged."""
+__all__ = ["LEFT", "Listed", "Outcome", "Results", "State", "collect", "results"]
 LONGER = 1.25
 """A run that is this many times as long as the shortest is mentioned."""
-State = Literal["finished", "failed", "pruned", "going on", "stopped", "not begun"]
-"""A run that was stopped or killed is `stopped` until it is continued; a search prunes trials."""
-LEFT: tuple[State, ...] = ("going on", "stopped", "not begun")
-"""The states of runs that have not ended yet."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A run that is compared, and where it is."""
-
-    name: str
-    scene: str
-    variant: str
-    seed: int
-    folder: Path
-    failure: str | None = None
-    """Why it failed, if it did."""
-    pruned: bool = False
-    """Whether it failed because a search stopped it early."""
-
-
-@dataclass(frozen=True)
-class Outcome(Listed):
-    """The result of a run."""
-
-    state: State = "not begun"
-    record: RunRecord | None = None
-    """Its experiment and history; None before it has begun."""
-    summary: dict[str, Any] = field(default_factory=dict)
-    """The summary of a finished run."""
-    kept: int = 0
-    """The number of evaluations up to where runs are compared."""
-    measure: Measure = field(default_factory=Measure)
-
-    @property
-    def broken(self) -> bool:
-        """Whether it failed or was stopped early by a search."""
-        return self.state in ("failed", "pruned")
-
-    @property
-    def early(self) -> bool:
-        """Whether it is judged by its first few evaluations, although there are more."""
-        return self.state == "finished" and 0 < self.kept < min(FEW, len(self.history))
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """All evaluations."""
-        return self.record.history if self.record else []
-
-    @cached_property
-    def accuracy(self) -> float | None:
-        """The mean of the last evaluations up to where runs are compared."""
-        return self._mean("accuracy")
-
-    @cached_property
-    def loss(self) -> float | None:
-        """The same for the loss."""
-        return self._mean("loss")
-
-    def _mean(self, name: str) -> float | None:
-        if self.record is None or not self.kept:
-            return None
-        values = self.record.column(name)[max(0, self.kept - self.measure.last) : self.kept]
-        return sum(values) / len(values)
-
-    @property
-    def best_accuracy(self) -> float | None:
-        """The highest accuracy up to there."""
-        return max(self.record.column("accuracy")[: self.kept]) if self.record and self.kept else None
-
-    @property
-    def position(self) -> dict[str, Any]:
-        """The last evaluation up to there; empty where there is none."""
-        return self.history[self.kept - 1] if self.kept else {}
-
-    @cached_property
-    def _reached(self) -> dict[str, Any] | None:
-        target = self.measure.target
-        if target is None or self.record is None:
-            return None
-        reached = (accuracy >= target for accuracy in self.record.column("accuracy"))
-        return next((row for row, is_there in zip(self.history, reached, strict=True) if is_there), None)
-
-    @property
-    def rounds_to_target(self) -> int | None:
-        """Rounds until the first evaluation that reaches the target; None if none does."""
-        return self._reached["round"] if self._reached else None
-
-    @property
-    def seconds_to_target(self) -> float | None:
-        """Virtual seconds until the target."""
-        return self._reached["virtual_seconds"] if self._reached else None
-
-    @property
-    def uploads_to_target(self) -> int | None:
-        """Uploads that passed the gate until the target."""
-        return self._reached["updates"] if self._reached else None
-
-    @property
-    def bytes_to_target(self) -> int | None:
-        """Bytes up and down until the target."""
-        return self._reached["bytes_up"] + self._reached["bytes_down"] if self._reached else None
-
-    @property
-    def of_clients(self) -> dict[str, Any] | None:
-        """The spread over clients: on their own test rows, or as estimated from a common test set."""
-        found = self.summary.get("client_accuracy", self.summary.get("client_accuracy_estimated"))
-        return found if isinstance(found, dict) else None
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """What the method reports about its last round."""
-        rows = list(self.record.rounds()) if self.record else []
-        return rows[-1] if rows else {}
 
 
 @dataclass(frozen=True)
@@ -149,13 +36,35 @@ class Results:
     limits: dict[str, float]
     """For each scene with a finished run, the place on the measure's scale where its runs are compared."""
     stopped: frozenset[str] = frozenset()
-    """Scenes with runs that stopped at their target: accuracies are not compared there, only the cost to the target."""
+    """Scenes with runs that stopped at their target: results are not compared there, only the cost to the target."""
     notes: tuple[str, ...] = ()
     """What a reader should know, in sentences."""
     command: str = ""
     """The command that repeats it."""
     planned: bool = False
     """Whether the command also continues runs that were stopped."""
+    metric: Measured = ACCURACY
+    """What runs are compared by."""
+
+    @cached_property
+    def on_validation(self) -> bool:
+        """Whether the validation set decides: where settings are chosen, and all finished runs have such a set."""
+        done = [run for run in self.outcomes if run.state == "finished"]
+        return self.measure.tuning and bool(done) and all(run.record and run.record.validated for run in done)
+
+    @property
+    def judged_by(self) -> str:
+        """What decides, in words: `test accuracy`, `validation rmse`."""
+        return f"{'validation' if self.on_validation else 'test'} {self.metric.words}"
+
+    def scores(self, scene: str, variant: str) -> dict[int, float]:
+        """What decides, of the finished runs of a cell, by seed."""
+        found = {}
+        for run in self.of(scene, variant):
+            score = run.validation if self.on_validation else run.value
+            if run.state == "finished" and score is not None:
+                found[run.seed] = score
+        return found
 
     @property
     def scenes(self) -> list[str]:
@@ -186,7 +95,10 @@ class Results:
 
 def collect(plan: Comparison | KeptPlan, store: Path) -> Results:
     """The runs of a plan as they are now, including those that are going on or have not begun."""
-    return results(plan.title, runs_of(plan, store), plan.measure, plan.command, planned=True)
+    described = plan.cases[0].experiment
+    names = described.get("metrics") if isinstance(described, dict) else described.metrics
+    first = next(iter(declared(names)), ACCURACY)
+    return results(plan.title, runs_of(plan, store), plan.measure, plan.command, planned=True, first=first)
 
 
 def runs_of(plan: Comparison | KeptPlan, store: Path) -> list[Listed]:
@@ -207,19 +119,49 @@ def runs_of(plan: Comparison | KeptPlan, store: Path) -> list[Listed]:
 
 
 def results(
-    title: str, listed: Sequence[Listed], measure: Measure, command: str = "", planned: bool = False
+    title: str,
+    listed: Sequence[Listed],
+    measure: Measure,
+    command: str = "",
+    planned: bool = False,
+    first: Measured = ACCURACY,
 ) -> Results:
-    """The results of runs, wherever they are."""
+    """The results of runs, wherever they are; `first` is the metric to name while no run has begun."""
     read = [_read(each, measure) for each in listed]
+    metric = _metric([each.record for each in read if each.record], measure, first)
+    metric.check_target(measure.target)
+    read = [replace(each, metric=metric) for each in read]
     done = [each for each in read if each.state == "finished"]
     stopped = frozenset(each.scene for each in done if _stopped(each))
     ends: dict[str, list[float]] = {}
     for each in done:
-        ends.setdefault(each.scene, []).append(inf if each.scene in stopped else _end(each, measure.at))
+        ends.setdefault(each.scene, [])
+        if each.scene not in stopped and not _ended_early(each):
+            ends[each.scene].append(_end(each, measure.at))
     until = measure.until or inf
     limits = {scene: inf if scene in stopped else min([until, *some]) for scene, some in ends.items()}
+    for scene, limit in limits.items():
+        if limit == inf and scene not in stopped:  # all ended early
+            limits[scene] = max(_end(each, measure.at) for each in done if each.scene == scene)
     cut = tuple(_cut(each, limits.get(each.scene, inf)) for each in read)
-    return Results(title, measure, cut, limits, stopped, tuple(_notes(cut, measure, limits)), command, planned)
+    notes = tuple(_notes(cut, measure, limits))
+    return Results(title, measure, cut, limits, stopped, notes, command, planned, metric)
+
+
+def _metric(records: Sequence[RunRecord], measure: Measure, first: Measured) -> Measured:
+    """What all runs are compared by; refuses runs that cannot be."""
+    if not records:
+        return first if measure.metric is None else known(measure.metric)
+    found = [(record.metric(measure.metric), record) for record in records]
+    (one, here), *others = found
+    for other, there in others:
+        if (other.name, other.better) != (one.name, one.better):
+            names = f"{one.name} ({one.better} is better)", f"{other.name} ({other.better} is better)"
+            raise InputError(
+                f"metric: {label(str(here.path))} is judged by {names[0]}, but {label(str(there.path))} by {names[1]}; "
+                "compare runs that have the same first metric, or name one that all have with --metric"
+            )
+    return one
 
 
 def _read(listed: Listed, measure: Measure) -> Outcome:
@@ -239,8 +181,8 @@ def _check_whole(record: RunRecord, summary: dict[str, Any]) -> None:
     """Refuse a finished run with missing rows."""
     if not record.history:
         raise _damaged(record.path, "history.jsonl has no row")
-    final = summary.get("final_accuracy", record.history[-1].get("accuracy"))
-    if final != record.history[-1].get("accuracy"):
+    first, last = record.metrics[0].name, record.history[-1]
+    if summary.get(f"final_{first}", last.get(first)) != last.get(first):
         raise _damaged(record.path, f"history.jsonl does not end as {SUMMARY} says")
 
 
@@ -275,9 +217,17 @@ def _summary(folder: Path) -> dict[str, Any]:
 def _stopped(outcome: Outcome) -> bool:
     """Whether a run ended because it reached its target, so that it cannot be compared at an equal place."""
     assert outcome.record is not None
-    with outcome.record.told_if_damaged("history.jsonl"):
-        settings = outcome.record.experiment
-        return bool(settings.get("stop_at_target")) and outcome.history[-1]["accuracy"] >= settings["target_accuracy"]
+    record = outcome.record
+    if not record.experiment.get("stop_at_target"):
+        return False
+    with record.told_if_damaged(EXPERIMENT):
+        name, target = goal(record.experiment, record.metrics[0].name)
+        return record.metric(name).aim(target).reached(record.tuned(name)[-1])
+
+
+def _ended_early(outcome: Outcome) -> bool:
+    """Whether early stopping ended a run: what it had reached then is its result at any later place, too."""
+    return not _stopped(outcome) and bool(outcome.summary.get("ended_early"))
 
 
 def _end(outcome: Outcome, at: At) -> float:
@@ -318,9 +268,20 @@ def _notes(outcomes: Sequence[Outcome], measure: Measure, limits: dict[str, floa
     for scene, limit in limits.items():
         where = f"{scene}: " if scene else ""
         if limit == inf:
-            found.append(f"{where}runs stopped at their target, so accuracies are not compared, only what it took")
+            found.append(f"{where}runs stopped at their target, so their results are not compared, only what it took")
             continue
         done = [each for each in outcomes if each.scene == scene and each.state == "finished"]
+        undefined = [f"{each.variant} (seed {each.seed})" for each in done if each.kept and each.value is None]
+        if undefined:
+            found.append(f"{where}{done[0].metric.words} is not defined, so left out: {', '.join(undefined)}")
+        early = [f"{each.variant} (seed {each.seed})" for each in done if _ended_early(each)]
+        if early:
+            found.append(
+                f"{where}early stopping ended these runs, which count by their last evaluation: {', '.join(early)}"
+            )
+            done = [each for each in done if not _ended_early(each)]
+        if not done:
+            continue
         if measure.until is not None and limit < measure.until:
             first = min(done, key=lambda each: _end(each, measure.at))
             found.append(

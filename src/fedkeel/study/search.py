@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from math import isnan
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedkeel.errors import InputError, MishapError, StoppedError, label
 from fedkeel.record.folder import begun, complete
+from fedkeel.record.measured import Measured, declared
 from fedkeel.record.runs import RunRecord
 from fedkeel.runner.stopping import PartStop, Stop
 from fedkeel.study.crew import DIED
@@ -84,11 +86,29 @@ class _Searcher:
             study.sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=WARM)
             asked = study.ask(space)
             trial = Trial(number, {**asked.params}, 0.0, "")
-            found = _tried_before(trial, done, asked) or self._try(trial, asked, done)
+            found = _tried_before(trial, done, asked) or self._with_value(self._try(trial, asked, done), done)
             _tell_study(study, asked, found)
             done.append(found)
-            self.store.write_text(TRIALS, "".join(json.dumps(vars(each)) + "\n" for each in done))
+            self.store.write_text(TRIALS, "".join(json.dumps(asdict(each)) + "\n" for each in done))
             tell(found)
+
+    def _with_value(self, trial: Trial, done: Sequence[Trial]) -> Trial:
+        """A failed trial counts as much as the worst so far; shares that should be high count 0."""
+        if trial.state != "failed":
+            return trial
+        complete = [each for each in done if each.state == "complete"]
+        metric = complete[0].metric if complete else self._declared
+        if metric.share and metric.better == "higher":
+            return replace(trial, value=0.0, metric=metric)
+        worst = min(complete, key=lambda each: each.score or 0.0, default=None)
+        return replace(trial, value=None if worst is None else worst.value, metric=metric)
+
+    @property
+    def _declared(self) -> Measured:
+        """What the experiment says that trials are compared by."""
+        metrics = declared(self.what.cases(self.what.first)[0].experiment.metrics)
+        name = self.what.measure.metric
+        return next((each for each in metrics if each.name == name), metrics[0])
 
     def _try(self, trial: Trial, asked: Any, done: Sequence[Trial]) -> Trial:
         """Run a trial, which is in the plan as soon as its runs begin."""
@@ -118,8 +138,8 @@ def _tried_before(trial: Trial, done: Sequence[Trial], asked: Any) -> Trial | No
     same = next((each for each in done if each.words == trial.words), None)
     if same is None:
         return None
-    for step, accuracy in same.steps.items():
-        asked.report(accuracy, step)
+    for step, value in same.steps.items():
+        asked.report(same.metric.sign * value, step)
     return replace(same, number=trial.number, settings=trial.settings, repeats=same.number)
 
 
@@ -135,6 +155,8 @@ class _Attempt:
         self._measure, self._trial, self._cases, self._asked, self._store = measure, trial, cases, asked, store
         self._steps: dict[int, float] = {}
         self._behind = False
+        self._seen: tuple[Measured, bool] | None = None
+        """The metric, and whether it was measured on a validation set, as soon as a run was tested."""
 
     def make(self, jobs: int | None, watch: Watcher, stop: Stop) -> Trial:
         part = PartStop(stop)
@@ -154,15 +176,22 @@ class _Attempt:
         if self._behind:
             return self._pruned()
         failures = [why for case in self._cases if (why := self._failure(case))]
+        value = None if failures else self._value()
+        if value is None and not failures:
+            failures.append("its metric is not defined")
         state = "failed" if failures else "complete"
-        accuracy = 0.0 if failures else self._accuracy()
-        return replace(self._trial, accuracy=accuracy, state=state, steps=self._steps, why="".join(failures[:1]))
+        return replace(self._trial, value=value, state=state, why="".join(failures[:1]), **self._told)
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        metric = {} if self._seen is None else {"metric": self._seen[0], "validated": self._seen[1]}
+        return {"steps": self._steps, **metric}
 
     def _pruned(self) -> Trial:
         """All runs count as pruned, also those that ended or failed meanwhile: which do depends on the machine."""
         for case in self._cases:
             self._store.fail(case.name, PRUNED, "behind the median of earlier trials")
-        return replace(self._trial, accuracy=self._steps[max(self._steps)], state="pruned", steps=self._steps)
+        return replace(self._trial, value=self._steps[max(self._steps)], state="pruned", **self._told)
 
     def _failure(self, case: Case) -> str | None:
         """Why a run failed, if it did; a failure that is not due to the settings ends the search."""
@@ -171,12 +200,13 @@ class _Attempt:
             raise MishapError(f"{case.name} failed: {why}; run the same command to try again")
         return why
 
-    def _accuracy(self) -> float:
+    def _value(self) -> float | None:
         """The mean where trials are compared, or at the end of the runs where that is not known yet."""
         if self._steps:
             return self._steps[max(self._steps)]
         records = [RunRecord.read(self._store.folder(case.name)) for case in self._cases]
-        return sum(record.column("accuracy")[-1] for record in records) / len(records)
+        found = sum(record.tuned(record.metric(self._measure.metric).name)[-1] for record in records) / len(records)
+        return None if isnan(found) else found
 
     def _compare(self) -> None:
         """Report what all seeds have reached, step by step, until the trial falls behind."""
@@ -187,33 +217,41 @@ class _Attempt:
             if self._behind or step in self._steps:
                 continue
             self._steps[step] = sum(curve[step] for curve in curves) / len(curves)
-            self._asked.report(self._steps[step], step)
+            assert self._seen is not None
+            self._asked.report(self._seen[0].sign * self._steps[step], step)
             self._behind = self._asked.should_prune()
 
     def _curve(self, case: Case) -> dict[int, float]:
         folder = self._store.folder(case.name)
         ended = complete(folder)  # asked first, so that the history is whole
-        return steps(RunRecord.begun(folder), self._measure, ended) if begun(folder) else {}
+        if not begun(folder):
+            return {}
+        record = RunRecord.begun(folder)
+        if record.history:
+            self._seen = record.metric(self._measure.metric), record.validated
+        return steps(record, self._measure, ended)
 
 
 def steps(record: RunRecord, measure: Measure, ended: bool) -> dict[int, float]:
-    """A run's accuracy by round, or by the places of the virtual clock that it has passed, as runs are compared.
+    """A run's metric by round, or by the places of the virtual clock that it has passed, as runs are compared.
 
-    Empty where the place at which trials are compared is known only when all have ended.
+    It is that of the validation set where there is one. Empty where the place at which trials are compared is known
+    only when all have ended.
     """
+    found: dict[int, float] = {}
     with record.told_if_damaged("history.jsonl"):
-        accuracies = record.column("accuracy")
+        values = record.tuned(record.metric(measure.metric).name)
         if measure.at == "rounds":
-            return dict(zip((int(row["round"]) for row in record.history), accuracies, strict=True))
-        if measure.at == "time" and measure.until is not None:
-            return _at_places([scale(row, "time") for row in record.history], accuracies, measure.until, ended)
-    return {}
+            found = dict(zip((int(row["round"]) for row in record.history), values, strict=True))
+        elif measure.at == "time" and measure.until is not None:
+            found = _at_places([scale(row, "time") for row in record.history], values, measure.until, ended)
+    return {step: value for step, value in found.items() if not isnan(value)}
 
 
-def _at_places(times: Sequence[float], accuracies: Sequence[float], until: float, ended: bool) -> dict[int, float]:
+def _at_places(times: Sequence[float], values: Sequence[float], until: float, ended: bool) -> dict[int, float]:
     """The last evaluation up to each place; while a run goes on, only where a later one shows that it was the last."""
     counts = {place: bisect_right(times, until * place / PLACES * (1 + 1e-12)) for place in range(1, PLACES + 1)}
-    return {place: accuracies[count - 1] for place, count in counts.items() if count and (ended or count < len(times))}
+    return {place: values[count - 1] for place, count in counts.items() if count and (ended or count < len(times))}
 
 
 def _open(what: Search, store: Store) -> list[Trial]:
@@ -236,7 +274,12 @@ def _open(what: Search, store: Store) -> list[Trial]:
 
 
 def _trial(told: dict[str, Any]) -> Trial:
-    return Trial(**{**told, "steps": {int(round): accuracy for round, accuracy in told["steps"].items()}})
+    steps = {int(round): value for round, value in told["steps"].items()}
+    if "accuracy" in told:  # as an earlier version called it
+        told["value"] = told.pop("accuracy")
+    if "metric" in told:
+        told["metric"] = Measured(**told["metric"])
+    return Trial(**{**told, "steps": steps})
 
 
 def _parsed(path: Path, parse: Callable[[str], _T]) -> _T:
@@ -250,18 +293,22 @@ def _parsed(path: Path, parse: Callable[[str], _T]) -> _T:
 def _frozen(trial: Trial, space: Mapping[str, Any]) -> Any:
     import optuna
 
-    states = {"pruned": optuna.trial.TrialState.PRUNED}
+    state = optuna.trial.TrialState.COMPLETE if trial.score is not None else optuna.trial.TrialState.FAIL
     return optuna.trial.create_trial(
         params=trial.settings,
         distributions={**space},
-        value=trial.accuracy,
-        intermediate_values=trial.steps,
-        state=states.get(trial.state, optuna.trial.TrialState.COMPLETE),
+        value=trial.score,
+        intermediate_values={step: trial.metric.sign * value for step, value in trial.steps.items()},
+        state=optuna.trial.TrialState.PRUNED if trial.state == "pruned" else state,
     )
 
 
 def _tell_study(study: Any, asked: Any, found: Trial) -> None:
     import optuna
 
-    pruned = found.state == "pruned"
-    study.tell(asked, None if pruned else found.accuracy, state=optuna.trial.TrialState.PRUNED if pruned else None)
+    if found.state == "pruned":
+        study.tell(asked, None, state=optuna.trial.TrialState.PRUNED)
+    elif found.score is None:
+        study.tell(asked, None, state=optuna.trial.TrialState.FAIL)
+    else:
+        study.tell(asked, found.score)

@@ -10,6 +10,7 @@ from typing import Any
 from fedkeel.config import yamltext
 from fedkeel.config.spelling import flow
 from fedkeel.errors import InputError, shown
+from fedkeel.record.measured import ACCURACY, Measured
 from fedkeel.study.files import StudyFile, check_seeds, comparison, values
 from fedkeel.study.plan import At, Case, Comparison, Measure, check_count, cross, key_of
 
@@ -59,16 +60,26 @@ class Trial:
 
     number: int
     settings: dict[str, Any]
-    accuracy: float
-    """Mean over seeds where trials are compared, or where it was stopped; 0 if a run failed."""
+    value: float | None
+    """Of the metric, the mean over seeds where trials are compared, or where it was stopped. If a run failed: 0 for a
+    share that should be high, such as accuracy; else that of the worst trial before it, or none."""
     state: str
     """`complete`, `pruned` or `failed`."""
     steps: dict[int, float] = field(default_factory=dict)
-    """The mean accuracy by round, or by place on the virtual clock."""
+    """The mean of the metric by round, or by place on the virtual clock."""
     why: str = ""
     """What was wrong, if it failed."""
     repeats: int | None = None
     """The number of an earlier trial with the same settings, whose result this is."""
+    metric: Measured = ACCURACY
+    """What the value is of."""
+    validated: bool = False
+    """Whether it was measured on a validation set."""
+
+    @property
+    def score(self) -> float | None:
+        """What the search makes as high as it can."""
+        return None if self.value is None else self.metric.sign * self.value
 
     @property
     def words(self) -> list[str]:
@@ -105,6 +116,7 @@ class Search:
         trials: int,
         at: At | None = None,
         command: str = "",
+        metric: str | None = None,
     ) -> Search:
         """As a command says it."""
         check_installed()
@@ -119,7 +131,7 @@ class Search:
         if len(space) < len(pairs):
             raise InputError("search: a setting is given twice; keep one of the two")
         check_count(trials * len(seeds))
-        return cls(given, overrides, space, seeds, trials, command=command)._fitted()._measured(at)
+        return cls(given, overrides, space, seeds, trials, command=command)._fitted()._measured(at, metric)
 
     @property
     def first(self) -> Trial:
@@ -142,13 +154,13 @@ class Search:
             return replace(bounds, whole=True)
         return bounds
 
-    def _measured(self, at: At | None) -> Search:
+    def _measured(self, at: At | None, metric: str | None) -> Search:
         """Compared like a sweep over all values of each setting, with the others at their first values."""
         tried = [self._beside_first(key, value) for key, each in self.space.items() for value in _ends(each)]
         variants = {trial.variant: trial.words for trial in tried}
         wide = self.given.model_copy(update={"variants": variants, "reference": None})
-        plan = comparison(wide, self.overrides, seeds=self.seeds, at=at)
-        return replace(self, measure=replace(plan.measure, reference=None))
+        plan = comparison(wide, self.overrides, seeds=self.seeds, at=at, metric=metric)
+        return replace(self, measure=replace(plan.measure, reference=None, tuning=True))
 
     def _beside_first(self, key: str, value: Any) -> Trial:
         return Trial(0, {**self.first.settings, key: value}, 0.0, "")
@@ -190,7 +202,8 @@ class Search:
         """What makes it this search and no other."""
         space = {key: vars(each) if isinstance(each, Bounds) else each for key, each in self.space.items()}
         experiment = self.cases(self.first)[0].experiment.model_dump(mode="json", exclude={"executor"})
-        return {"space": space, "seeds": [*self.seeds], "experiment": experiment, "at": self.measure.at}
+        compared = {"at": self.measure.at, "metric": self.measure.metric}
+        return {"space": space, "seeds": [*self.seeds], "experiment": experiment, **compared}
 
 
 def check_installed() -> None:

@@ -10,6 +10,8 @@ from statistics import mean, stdev
 from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
 from fedkeel.errors import InputError, label, shown
+from fedkeel.record.measured import decimals
+from fedkeel.task.metrics import Better
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-12
@@ -41,15 +43,22 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a variant to another one, seed by seed."""
+    """The difference of a variant to another one, seed by seed: ours minus theirs."""
 
     mean: float
     low: float | None
     high: float | None
     count: int
     wins: int
-    """Seeds in which ours is higher."""
+    """Seeds in which ours is better."""
     ties: int
+    better: Better = "higher"
+    """Which values are better."""
+
+    @property
+    def gain(self) -> float:
+        """How much better ours is in the mean."""
+        return self.mean if self.better == "higher" else -self.mean
 
     @property
     def clear(self) -> bool:
@@ -61,8 +70,8 @@ class Difference:
 class Leaders:
     """Which variant leads: it is `best` only where its paired difference to every other variant is clear.
 
-    Otherwise `level` lists the variant with the highest mean and those that cannot be told apart from it, by falling
-    mean. With a `best`, `level` is empty; a single variant is level.
+    Otherwise `level` lists the variant with the best mean and those that cannot be told apart from it, from the best
+    mean to the worst. With a `best`, `level` is empty; a single variant is level.
     """
 
     best: str | None
@@ -93,7 +102,7 @@ def _quantile(count: int) -> float:
     return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float], better: Better = "higher") -> Difference | None:
     """Over the seeds that both have; None if there are none. Fewer than four equal differences have no interval."""
     both = [seed for seed in ours if seed in theirs]
     if not both:
@@ -103,8 +112,9 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     found = interval(apart)
     if any(apart) and len(apart) < SURE and max(apart) - min(apart) < EQUAL * abs(apart[0]):
         found = Interval(found.mean, None, None, found.count)
-    wins, ties = sum(each > 0 for each in apart), sum(each == 0 for each in apart)
-    return Difference(found.mean, found.low, found.high, found.count, wins, ties)
+    wins = sum(each > 0 if better == "higher" else each < 0 for each in apart)
+    ties = sum(each == 0 for each in apart)
+    return Difference(found.mean, found.low, found.high, found.count, wins, ties, better)
 
 
 def _subtract(ours: float, theirs: float) -> float:
@@ -112,20 +122,20 @@ def _subtract(ours: float, theirs: float) -> float:
     return 0.0 if isclose(ours, theirs, rel_tol=ROUNDING) else ours - theirs
 
 
-def best(values: Mapping[str, Mapping[int, float]]) -> Leaders:
-    """Which variant leads, given a value for each seed of each variant; higher is better.
+def best(values: Mapping[str, Mapping[int, float]], better: Better = "higher") -> Leaders:
+    """Which variant leads, given a value for each seed of each variant.
 
-    The highest mean is tested against every other variant by a paired t-test. It is best if all are rejected, with
+    The best mean is tested against every other variant by a paired t-test. It is best if all are rejected, with
     Holm's correction for their number. Otherwise, those are level whose paired difference to it is not clear by
-    itself. A variant that shares fewer than two seeds with the highest mean cannot be told apart from it. Variants
+    itself. A variant that shares fewer than two seeds with the best mean cannot be told apart from it. Variants
     without values are left out.
     """
     means = {name: interval(list(seeds.values())).mean for name, seeds in values.items() if seeds}
     if not means:
         return Leaders(None, ())
-    top, *others = sorted(means, key=lambda name: -means[name])
-    differences = [paired(values[top], values[name]) for name in others]
-    below = [each is not None and each.clear and each.mean > 0 for each in differences]
+    top, *others = sorted(means, key=lambda name: -means[name] if better == "higher" else means[name])
+    differences = [paired(values[top], values[name], better) for name in others]
+    below = [each is not None and each.clear and each.gain > 0 for each in differences]
     if below and all(below) and all(_holm([_p_value(each) for each in differences])):
         return Leaders(top, ())
     return Leaders(None, (top, *(name for name, lost in zip(others, below, strict=True) if not lost)))
@@ -149,18 +159,21 @@ def _holm(p_values: Sequence[float]) -> list[bool]:
     return rejected
 
 
-def sentence(name: str, against: str, difference: Difference, unit: str = "points", scale: float = 100.0) -> str:
+def sentence(
+    name: str, against: str, difference: Difference, unit: str = "points", scale: float = 100.0, fine: bool = False
+) -> str:
     """A difference in words; an empty name leaves the subject out, as for a table's cell.
 
-    The numbers are multiplied by `scale`, which is positive and turns shares into percentage points.
+    The numbers are multiplied by `scale`, which is positive and turns shares into percentage points. With `fine`, they
+    have as many digits as their interval allows, whatever their size.
     """
-    told = _verdict(label(against), difference, unit, scale)
+    told = _verdict(label(against), difference, unit, scale, fine)
     if not name:
         return told
     return f"{label(name)}: {told}" if told[0] in "+-" else f"{label(name)} is {told}"
 
 
-def _verdict(against: str, difference: Difference, unit: str, scale: float) -> str:
+def _verdict(against: str, difference: Difference, unit: str, scale: float, fine: bool) -> str:
     """The sentence without its subject: begins with a word, or with a sign where one seed allows no verdict."""
     count, ties = difference.count, difference.ties
     if ties == count:
@@ -168,16 +181,18 @@ def _verdict(against: str, difference: Difference, unit: str, scale: float) -> s
         return f"equal to {against} in {seeds}"
     middle = difference.mean * scale
     if difference.low is None or difference.high is None:
-        apart = _amount(middle, _decimals(middle), unit)
+        apart = _amount(middle, decimals(middle, None) if fine else _decimals(middle), unit)
         seeds = "one seed" if count == 1 else f"each of {count} seeds"
         return f"{apart} against {against} in {seeds}: no interval, so this may be noise"
     low, high = difference.low * scale, difference.high * scale
     digits = _decimals(min(abs(low), abs(high))) if difference.clear else 1
+    if fine:
+        digits = decimals(middle, (high - low) / 2)
     told = f"{_amount(middle, digits, unit)}, interval {_number(low, digits)} to {_number(high, digits)}"
     equal = f" and equal in {ties}" if ties else ""
     if not difference.clear:
         return f"not clearly different from {against}: {told}, better in {difference.wins} of {count} seeds{equal}"
-    word, seeds_won = ("better", difference.wins) if middle > 0 else ("worse", count - difference.wins - ties)
+    word, seeds_won = ("better", difference.wins) if difference.gain > 0 else ("worse", count - difference.wins - ties)
     return f"{word} than {against} in {seeds_won} of {count} seeds{equal}, {told}"
 
 

@@ -26,7 +26,13 @@ def tried(grid: Sequence[str]) -> dict[str, list[str]]:
 
 
 def sweep_plan(
-    given: StudyFile, overrides: Sequence[str], grid: Sequence[str], seeds: Sequence[int], at: At | None, command: str
+    given: StudyFile,
+    overrides: Sequence[str],
+    grid: Sequence[str],
+    seeds: Sequence[int],
+    at: At | None,
+    command: str,
+    metric: str | None = None,
 ) -> Comparison:
     """Every combination of the values of a grid is a variant."""
     if given.variants:
@@ -34,11 +40,12 @@ def sweep_plan(
     variants = tried(grid)
     about = given.about or f"Sweep over {' and '.join(word.partition('=')[0] for word in grid)}"
     wide = given.model_copy(update={"variants": variants, "about": about, "reference": None})
-    plan = comparison(wide, overrides, seeds=seeds, at=at, command=command)
-    return replace(plan, measure=replace(plan.measure, reference=None))
+    plan = comparison(wide, overrides, seeds=seeds, at=at, command=command, metric=metric)
+    return replace(plan, measure=replace(plan.measure, reference=None, tuning=True))
 
 
 def ranking(results: Results) -> list[Line]:
-    """The settings whose runs ended with all seeds, the highest mean accuracy first."""
-    found = [line for line in lines(results) if line.accuracy is not None and not line.failed]
-    return sorted(found, key=lambda line: -(line.accuracy.mean if line.accuracy else 0.0))
+    """The settings whose runs ended with all seeds, the best mean first, on the validation set where there is one."""
+    deciding = {line: line.validation if results.on_validation else line.value for line in lines(results)}
+    found = {line: each.mean for line, each in deciding.items() if each is not None and not line.failed}
+    return sorted(found, key=lambda line: -results.metric.sign * found[line])

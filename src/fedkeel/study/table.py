@@ -8,7 +8,9 @@ from math import inf, isinf
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedkeel.record.measured import Measured
 from fedkeel.study import statistics
 from fedkeel.study.aggregates import bootstrap, performance_profile, probability_of_improvement
 from fedkeel.study.results import LEFT, Outcome, Results
@@ -16,7 +18,7 @@ from fedkeel.study.statistics import Difference, Interval, Leaders
 
 Standing = Literal["best", "level", ""]
 THRESHOLDS = 41
-"""The number of accuracies in a performance profile."""
+"""The number of values in a performance profile."""
 FEWEST = 3
 """The fewest runs in a scene for which a bootstrap makes intervals; with two, they would be far too narrow."""
 
@@ -33,13 +35,17 @@ class Line:
     """Runs that a search stopped early."""
     pending: int
     """Runs that have not ended yet."""
-    accuracy: Interval | None
-    best_accuracy: Interval | None
+    value: Interval | None
+    """The metric on the test set."""
+    validation: Interval | None
+    """The same on the validation set, where settings are chosen by that."""
+    best: Interval | None
+    """The best value on the test set in the course of a run."""
     loss: Interval | None
     difference: Difference | None
-    """The difference of the accuracy to the reference's, seed by seed."""
+    """The difference to the reference, seed by seed."""
     standing: Standing
-    """In its scene: `best` if it is clearly above all others, `level` if it cannot be told apart from the highest mean.
+    """In its scene: `best` if it is clearly better than all others, `level` if it cannot be told from the best mean.
 
     It is neither if a run failed or was stopped early, or if it is clearly worse than the reference."""
     reached: int
@@ -49,8 +55,8 @@ class Line:
     seconds_to_target: Interval | None
     uploads_to_target: Interval | None
     bytes_to_target: Interval | None
-    client_accuracy: Interval | None
-    """Mean over clients."""
+    clients: Interval | None
+    """Mean of the metric over clients."""
     worst_decile: Interval | None
     """Mean over the worst tenth of the clients."""
     sentence: str
@@ -62,11 +68,11 @@ class TaskLine:
 
     variant: str
     middle: Interval
-    """The interquartile mean of the accuracy."""
+    """The interquartile mean of the metric."""
     improvement: Interval | None
     """How probable it is that a run beats one of the reference in the same scene."""
     profile: Sequence[tuple[float, Interval]]
-    """(Accuracy, share of runs above it)."""
+    """(Value, share of runs that are better)."""
 
 
 def lines(results: Results) -> list[Line]:
@@ -85,7 +91,7 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
     if sum(map(bool, values.values())) < 2:
         return nobody, ""
     if scene in results.stopped:
-        return nobody, "runs stopped at their target, so their accuracies are not compared"
+        return nobody, "runs stopped at their target, so their results are not compared"
     if any(run.state in LEFT for variant in values for run in results.of(scene, variant)):
         return nobody, "some runs have not ended yet"
     if sum(len(seeds) > 1 for seeds in values.values()) < 2:
@@ -94,21 +100,21 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
     if early is not None and results.limits[scene] < (results.measure.until or inf):
         count = f"{early.kept} evaluation{'s' if early.kept > 1 else ''}"
         return nobody, f"{early.variant} is judged by its first {count}; another run ended too soon after that"
-    leaders = statistics.best(values)
+    leaders = statistics.best(values, results.metric.better)
     if leaders.best is None:
         level = tuple(variant for variant in leaders.level if _may_be_best(results, scene, variant))
         noise = "what sets them apart may be noise when all are compared at once (Holm's correction)"
         several = f"{len(level)} of them may be, as what sets them apart may be noise"
         return Leaders(None, level), f"{several if len(level) > 1 else noise}; more seeds would tell more"
     if any(run.broken for run in results.of(scene, leaders.best)):
-        return nobody, f"not all runs of {leaders.best}, which has the highest mean, ended well"
+        return nobody, f"not all runs of {leaders.best}, which has the best mean, ended well"
     return leaders, ""
 
 
 def _may_be_best(results: Results, scene: str, variant: str) -> bool:
     """Whether it has no run that failed and is not clearly worse than the reference."""
     difference = _difference(results, scene, variant)
-    worse = difference is not None and difference.clear and difference.mean < 0
+    worse = difference is not None and difference.clear and difference.gain < 0
     return not worse and not any(run.broken for run in results.of(scene, variant))
 
 
@@ -117,11 +123,12 @@ def _difference(results: Results, scene: str, variant: str) -> Difference | None
     reference = results.measure.reference
     if reference is None or reference == variant or scene in results.stopped:
         return None
-    return statistics.paired(*(accuracies(results.of(scene, each)) for each in (variant, reference)))
+    ours, theirs = (results.scores(scene, each) for each in (variant, reference))
+    return statistics.paired(ours, theirs, results.metric.better)
 
 
 def _values(results: Results, scene: str) -> dict[str, dict[int, float]]:
-    return {variant: accuracies(results.of(scene, variant)) for variant in results.variants}
+    return {variant: results.scores(scene, variant) for variant in results.variants}
 
 
 def by_scene(results: Results) -> dict[str, list[Line]]:
@@ -130,11 +137,6 @@ def by_scene(results: Results) -> dict[str, list[Line]]:
     for line in lines(results):
         found[line.scene].append(line)
     return found
-
-
-def accuracies(runs: Sequence[Outcome]) -> dict[int, float]:
-    """The accuracies of finished runs, by seed."""
-    return {run.seed: run.accuracy for run in runs if run.state == "finished" and run.accuracy is not None}
 
 
 def _line(results: Results, scene: str, variant: str, runs: Sequence[Outcome], leaders: Leaders) -> Line:
@@ -150,8 +152,9 @@ def _line(results: Results, scene: str, variant: str, runs: Sequence[Outcome], l
         failed=len(broken) - pruned,
         pruned=pruned,
         pending=len(runs) - len(done) - len(broken),
-        accuracy=_over(done, lambda run: run.accuracy),
-        best_accuracy=_over(done, lambda run: run.best_accuracy),
+        value=_over(done, lambda run: run.value),
+        validation=_over(done, lambda run: run.validation) if results.on_validation else None,
+        best=_over(done, lambda run: run.best),
         loss=_over(done, lambda run: run.loss),
         difference=difference,
         standing=standing,
@@ -160,9 +163,9 @@ def _line(results: Results, scene: str, variant: str, runs: Sequence[Outcome], l
         seconds_to_target=_over(done, lambda run: run.seconds_to_target),
         uploads_to_target=_over(done, lambda run: run.uploads_to_target),
         bytes_to_target=_over(done, lambda run: run.bytes_to_target),
-        client_accuracy=_over(done, lambda run: _of_clients(run, "mean")),
+        clients=_over(done, lambda run: _of_clients(run, "mean")),
         worst_decile=_over(done, lambda run: _of_clients(run, "worst_decile")),
-        sentence=_sentence(variant, reference, difference, standing, runs),
+        sentence=_sentence(variant, reference, difference, standing, runs, results.metric),
     )
 
 
@@ -177,7 +180,12 @@ def _over(runs: Sequence[Outcome], value: Callable[[Outcome], float | None]) -> 
 
 
 def _sentence(
-    variant: str, reference: str | None, difference: Difference | None, standing: Standing, runs: Sequence[Outcome]
+    variant: str,
+    reference: str | None,
+    difference: Difference | None,
+    standing: Standing,
+    runs: Sequence[Outcome],
+    metric: Measured,
 ) -> str:
     """What can be said about a variant, in one sentence."""
     broken = [run for run in runs if run.broken]
@@ -186,8 +194,9 @@ def _sentence(
     if standing == "best":
         parts.append("best here")
     if difference is not None and reference is not None:
+        told = statistics.sentence("", reference, difference, metric.unit, metric.scale, fine=not metric.share)
         where = f"over the {difference.count} seeds of {len(runs)} that both finished: " if broken else ""
-        parts.append(where + statistics.sentence("", reference, difference))
+        parts.append(where + told)
     elif reference == variant and len(runs) > len(broken):
         parts.append("the reference")
     if broken:
@@ -205,14 +214,13 @@ def many_tasks(results: Results) -> list[TaskLine]:
         return []
     scores: dict[str, list[list[float]]] = {}
     for variant in results.variants:
-        tasks = [list(accuracies(results.of(scene, variant)).values()) for scene in scenes]
+        tasks = [list(results.scores(scene, variant).values()) for scene in scenes]
         broken = any(run.broken for scene in scenes for run in results.of(scene, variant))
         if all(tasks) and not broken:
             scores[variant] = tasks
     if not scores:
         return []
-    every = [score for tasks in scores.values() for task in tasks for score in task]
-    thresholds = np.linspace(min(every) - 0.01, max(every), THRESHOLDS)
+    thresholds = _thresholds([x for tasks in scores.values() for task in tasks for x in task], results.metric)
     few = any(len(task) < FEWEST for tasks in scores.values() for task in tasks)
 
     def told(found: Interval) -> Interval:
@@ -221,16 +229,30 @@ def many_tasks(results: Results) -> list[TaskLine]:
     found = []
     for variant, tasks in scores.items():
         theirs = scores.get(reference or "") if variant != reference else None
-        improvement = None if theirs is None else told(probability_of_improvement(tasks, theirs))
-        profile = [told(each) for each in performance_profile(tasks, thresholds, resamples=500)]
+        upward = [[results.metric.sign * score for score in task] for task in tasks]
+        improvement = None
+        if theirs is not None:
+            others = [[results.metric.sign * score for score in task] for task in theirs]
+            improvement = told(probability_of_improvement(upward, others))
+        profile = [told(each) for each in performance_profile(upward, results.metric.sign * thresholds, resamples=500)]
         above = list(zip(thresholds.tolist(), profile, strict=True))
         found.append(TaskLine(variant, told(bootstrap(tasks)), improvement, above))
     return found
 
 
+def _thresholds(scores: Sequence[float], metric: Measured) -> NDArray[np.float64]:
+    """From where all runs are better to where none is, in rising order."""
+    least, most = min(scores), max(scores)
+    beyond = 0.01 if metric.share else 0.01 * (most - least or abs(most) or 1.0)
+    if metric.better == "lower":
+        return np.linspace(least, most + beyond, THRESHOLDS)
+    return np.linspace(least - beyond, most, THRESHOLDS)
+
+
 def columns(results: Results) -> list[dict[str, Any]]:
     """The lines as plain values under the names used in files, without real times."""
-    measure = results.measure
+    measure, name = results.measure, results.metric.name
+    of_clients = f"client_{name}{'_estimated' if any(run.estimated for run in results.outcomes) else ''}"
     told = []
     for line in lines(results):
         gap = line.difference
@@ -244,9 +266,12 @@ def columns(results: Results) -> list[dict[str, Any]]:
                 "failed": line.failed,
                 "pruned": line.pruned,
                 "pending": line.pending,
-                **_bounds("accuracy", line.accuracy),
-                "best_accuracy": _mean(line.best_accuracy),
+                "better": results.metric.better,
+                **_bounds(name, line.value),
+                **(_bounds(f"validation_{name}", line.validation) if results.on_validation else {}),
+                f"best_{name}": _mean(line.best),
                 "loss": _mean(line.loss),
+                "judged_by": results.judged_by,
                 "standing": line.standing,
                 "reference": measure.reference,
                 "difference": gap and gap.mean,
@@ -254,13 +279,13 @@ def columns(results: Results) -> list[dict[str, Any]]:
                 "difference_high": gap and gap.high,
                 "better_in": gap and gap.wins,
                 "compared_in": gap and gap.count,
-                "target_accuracy": measure.target,
+                f"target_{name}": measure.target,
                 "reached": line.reached if measure.target is not None else None,
                 "rounds_to_target": _mean(line.rounds_to_target),
                 "virtual_seconds_to_target": _mean(line.seconds_to_target),
                 "uploads_to_target": _mean(line.uploads_to_target),
                 "bytes_to_target": _mean(line.bytes_to_target),
-                "client_accuracy": _mean(line.client_accuracy),
+                of_clients: _mean(line.clients),
                 "client_worst_decile": _mean(line.worst_decile),
             }
         )
@@ -290,9 +315,10 @@ def run_columns(results: Results) -> list[dict[str, Any]]:
             "variant": run.variant,
             "seed": run.seed,
             "state": run.state,
-            "accuracy": run.accuracy,
-            "accuracy_at_its_end": run.history[-1].get("accuracy") if run.history else None,
-            "best_accuracy": run.best_accuracy,
+            run.metric.name: run.value,
+            f"{run.metric.name}_at_its_end": run.last,
+            **({f"validation_{run.metric.name}": run.validation} if results.on_validation else {}),
+            f"best_{run.metric.name}": run.best,
             "loss": run.loss,
             **{name: run.position.get(name) for name in ("round", "virtual_seconds", "updates")},
             **{name: run.position.get(name) for name in ("bytes_up", "bytes_down")},
@@ -315,8 +341,12 @@ def evaluations(results: Results) -> list[dict[str, Any]]:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    plain = {name: value for name, value in row.items() if not isinstance(value, dict)}
-    inside = {
-        f"{name}_{key}": value for name, part in row.items() if isinstance(part, dict) for key, value in part.items()
-    }
-    return {**plain, **inside}
+    """By the names of keys joined by an underscore; lists, as of classes, by the places in them."""
+    found = {}
+    for name, value in row.items():
+        inside = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else None
+        if inside is None:
+            found[name] = value
+        else:
+            found |= {f"{name}_{key}": each for key, each in _flat({str(k): v for k, v in inside.items()}).items()}
+    return found

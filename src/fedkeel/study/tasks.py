@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.local.settings import ExecutorSettings
+from fedkeel.record.measured import Measured
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ Task = SettleTask | RunTask
 
 @dataclass(frozen=True)
 class Stopping:
-    """The current run shall stop after this round."""
+    """The current run shall stop."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,19 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Score:
+    """The first metric of an evaluation."""
+
+    name: str
+    value: float
+    share: bool
+
+    def __str__(self) -> str:
+        metric = Measured(self.name, share=self.share)
+        return f"{metric.words} {metric.told(self.value)}"
+
+
+@dataclass(frozen=True)
 class Moved:
     """A run is going on."""
 
@@ -55,7 +69,7 @@ class Moved:
     share: float
     """The share of the run that is done."""
     round: int
-    accuracy: float | None
+    score: Score | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Ended:
     kind: str = ""
     """The class of the error, if it failed."""
     error: str = ""
-    accuracy: float | None = None
+    score: Score | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.runner.sinks import Sink, Start
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.settle import estimate
-from fedkeel.study.tasks import Ended, Moved, Refused, Reply, RunTask, Settled, SettleTask, Stopping, Task
+from fedkeel.study.tasks import Ended, Moved, Refused, Reply, RunTask, Score, Settled, SettleTask, Stopping, Task
 
 _PAUSE = 0.2
 """Seconds between two messages of progress."""
@@ -75,7 +75,7 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
             result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None)
         else:
             result = api.run(task.experiment, task.folder, sinks=told, stop=stop)
-        return Ended(task.name, "finished", accuracy=result.accuracy)
+        return Ended(task.name, "finished", score=_score(task.experiment, result.history[-1]))
     except StoppedError:
         return Ended(task.name, "stopped")
     except FedkeelError as error:
@@ -99,7 +99,7 @@ class _Teller(Sink):
     def __init__(self, task: RunTask, connection: Connection) -> None:
         self._name, self._connection = task.name, connection
         self._experiment = task.experiment
-        self._accuracy: float | None = None
+        self._score: Score | None = None
         self._next = 0.0
 
     def begin(self, start: Start) -> None:
@@ -116,11 +116,17 @@ class _Teller(Sink):
             self._send(end.round, end.virtual_seconds)
 
     def _take(self, evaluation: Evaluation | None) -> None:
-        self._accuracy = evaluation.accuracy if evaluation else self._accuracy
+        self._score = _score(self._experiment, evaluation) if evaluation else self._score
 
     def _send(self, round: int, seconds: float) -> None:
         share = done(self._experiment, round, seconds)
-        self._connection.send(Moved(self._name, share, round, self._accuracy))
+        self._connection.send(Moved(self._name, share, round, self._score))
+
+
+def _score(experiment: Experiment, evaluation: Evaluation) -> Score:
+    """The first metric of an evaluation."""
+    metric = experiment.objective.metrics[0]
+    return Score(metric.name, evaluation.first, metric.share)
 
 
 def done(experiment: Experiment, round: int, seconds: float) -> float:

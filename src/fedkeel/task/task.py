@@ -16,6 +16,7 @@ from fedkeel.errors import InputError, described, shown
 from fedkeel.task import losses
 from fedkeel.task.losses import IGNORED, Loss, one_logit
 from fedkeel.task.metrics import KNOWN, OTHER_NAMES, Metric, Predictions
+from fedkeel.task.pairing import check_pairing
 from fedkeel.task.settings import LOSSES, Kind, LossSettings
 
 DEFAULT_METRICS: dict[str, tuple[str, ...]] = {
@@ -38,6 +39,7 @@ RESERVED = {
     *("round", "version", "virtual_seconds", "wall_seconds", LOSS, "train_loss", "bytes_up", "bytes_down", "updates"),
     *("local_accuracy", "validation", "clients", "by_class", "algorithm", "dataset", "model", "partition", "per_round"),
     *("seed", "rounds", "task", "tested", "target", "target_metric", "parameters", "executor", "device", "threads"),
+    *("metrics", "run", "scene", "variant", "state"),
 }
 """Names that a metric must not have, as rows or the summary have them for something else."""
 
@@ -153,6 +155,13 @@ class Task:
 
     # Checks.
 
+    def try_metrics(self, z: Tensor, y: Tensor) -> None:
+        """Measure a few samples; refuses metrics of the user's that fail on them."""
+        self.measure(z, y)
+        for metric in self.metrics:
+            if isinstance(metric, OwnMetric):
+                check_pairing("metrics", metric.name, metric.function, z, y)
+
     def outputs(self, classes: int) -> int:
         """How many numbers a model of the zoo gives per sample."""
         return 1 if self.kind == "binary" else classes
@@ -177,9 +186,10 @@ class Task:
             fits = z.dim() > 0 and len(z) == n
             wanted = f"[{n}, ...], one row per sample"
         if not fits:
+            one = self.kind == "classification" and classes == 2 and got in ([n], [n, 1])
             raise InputError(
                 f"model: for {n} {which} samples its output has shape {got}, but task={self.kind} needs {wanted}; "
-                "change the last layer, or the task"
+                + ("set task=binary for a model of one logit" if one else "change the last layer, or the task")
             )
 
 
@@ -303,6 +313,7 @@ def reduction_of(task: Task, z: Tensor, y: Tensor) -> Literal["sample", "mean"]:
         raise InputError(
             f"loss.name: {task.loss_name} returns the sum over a mini-batch; return the mean, or one loss per sample"
         )
+    check_pairing("loss.name", task.loss_name, task.loss.function, z, y)
     return "sample" if found.dim() == 1 else "mean"
 
 

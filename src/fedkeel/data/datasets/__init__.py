@@ -31,7 +31,7 @@ def canonical(name: str) -> str:
     """The name without alias; an unknown one is refused."""
     own = ALIASES.get(name, name)
     if own not in ENTRIES:
-        raise unknown("dataset.name", name, [*ENTRIES, *ALIASES], also=f"{HOW}, or module:function")
+        raise unknown("dataset.name", name, known(), also=f"{HOW}, or module:function")
     return own
 
 

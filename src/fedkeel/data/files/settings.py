@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from fedkeel.config.section import Section
 from fedkeel.data.datasets.prepare import Scaling
@@ -28,7 +28,13 @@ def _as_name(given: Any) -> Any:
     return str(given) if isinstance(given, int | float) else given
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSerializer(list)]
+_WORD = {"type": ["string", "number", "boolean"]}
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_as_names),
+    PlainSerializer(list),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _WORD}]}),
+]
 Part = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -47,45 +53,51 @@ class FileSettings(Section):
     """How a file, a folder or a table becomes samples, targets and clients."""
 
     name: str = "table"
+    """What the data is called."""
     target: Names | None = None
-    """The column to predict, or several; the `.npy` file of the targets of an `.npy` file."""
+    """The column to predict, or a list of columns. For samples in an `.npy` file, it is the `.npy` file of targets."""
     client: str | None = None
-    """The column that says whose a row is; `file` for one file per client, `folder` for one folder of images each."""
+    """The column that names the client of each row. `file` means one file per client, and `folder` means one folder of
+    images per client."""
     features: Names | None = None
-    """The columns to learn from, by default all but targets, clients and those in `ignore`."""
+    """The columns to learn from. By default these are all columns but the target, the client and those in `ignore`."""
     ignore: Names = ()
-    """Columns that are left out."""
+    """The columns that are left out."""
     categorical: Names = ()
-    """Columns of numbers that are names of categories; columns of words always are."""
+    """The columns of numbers that are names of categories. Columns of words are always categories."""
     encode: Literal["one-hot", "codes"] = "one-hot"
-    """What becomes of a category: a column for each, and one for those that training rows do not have; or a number from
-    1 up, and 0 for those."""
+    """How categories become numbers. `one-hot` makes a column of each category, and one of all categories that no
+    training row has. `codes` numbers the categories from 1, and 0 stands for the others."""
     target_type: Literal["auto", "class", "number"] = "auto"
-    """What the target is. `auto`: words, true and false, and whole numbers are classes, other numbers are numbers."""
+    """Whether the target is a class or a number. With `auto`, words, true and false, and whole numbers are classes, and
+    other numbers are numbers; with `task: regression`, all numbers are numbers."""
     classes: Names | None = None
-    """The names of the classes in their order, by default all that occur, sorted."""
+    """The names of the classes in their order. By default these are all that occur, sorted."""
     missing: Rule | dict[str, Rule] = "error"
-    """What becomes of missing values. `error`: the data is refused. `drop`: the row is left out. `mean`, `median`,
-    `constant`: they are filled in. A rule for each column, such as `{age: median, "*": error}`, is possible, too."""
+    """What happens to missing values. `error` stops with a list of them, `drop` leaves the row out, `mean`, `median`
+    and `constant` fill them in. Columns may have rules of their own, such as `{age: median, "*": error}`."""
     fill: float = 0.0
-    """What `missing: constant` fills in."""
+    """The number that `missing: constant` fills in."""
     indicator: bool = False
-    """Adds a column that is 1 where a value was filled in, for each column that lacks values in training rows."""
+    """Whether each column that lacks values in training rows gets another column, which is 1 where a value was filled
+    in."""
     missing_values: Names = ()
-    """Words in a CSV file that mean a missing value, beside the empty cell, NA, NaN, null and none."""
+    """The words in a CSV file that mean a missing value, in addition to the empty cell, NA, NaN, null and none."""
     statistics: Literal["federated", "client"] = "federated"
-    """Whose training rows give the means, medians and scales: all clients' together, or each client's for its own."""
+    """Whose training rows give means, medians and scales. `federated` combines summaries of all clients, and `client`
+    uses each client's own rows."""
     test: Annotated[float | str | None, BeforeValidator(_as_test)] = None
-    """The share of its rows that each client holds out for a test, by default 0.2, or a file of test rows."""
+    """The share of its own rows that each client holds out for a test, or a file of test rows. By default it is 0.2."""
     validation: Part | None = None
     """The share of its own rows that each client holds out for validation. Targets, early stopping, the best model and
     sweeps then look at these rows, not at the test set."""
     vocabulary: Annotated[int, Field(gt=0)] | Literal["auto"] | None = None
-    """Says that the samples are token ids, and how many of them there are; `auto` counts them."""
+    """The number of token ids, if the samples are token ids. `auto` counts them."""
     colour: Literal["RGB", "L"] | None = None
-    """Reads images with colours (`RGB`) or as shades of grey (`L`), by default as the first image is."""
+    """Whether images are read with colours (`RGB`) or as shades of grey (`L`). By default, the first image decides."""
     resize: Annotated[int, Field(gt=0, le=2048)] | None = None
-    """Scale images to this height and width in pixels, batch by batch; images of files, as they are read."""
+    """Scale images to this height and width in pixels, batch by batch. Images from your own files are scaled when they
+    are read."""
     normalise: Scaling = "standard"
     """How numbers and the values of images are scaled. `standard` scales them to mean 0 and standard deviation 1, per
     column or per channel, `unit` scales them to 0..1, and `none` keeps them. Token ids, categories and data of your own

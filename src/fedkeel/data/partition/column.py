@@ -18,9 +18,9 @@ class Column(Partition):
 
     kind: Literal["column"] = "column"
     min_samples: int = Field(default=1, ge=1)
-    """Fewest rows of a client, before any are held out for a test."""
+    """The fewest rows of a client, counted before any are held out for a test."""
     rare: Literal["drop", "merge"] = "drop"
-    """What becomes of clients with fewer rows: they are left out, or merged into one client."""
+    """What happens to clients with fewer rows: they are left out (`drop`) or become one client together (`merge`)."""
 
     def assign(self, labels: NDArray[np.int64], clients: int, seed: int) -> Assignment:
         """Refused: labels alone do not say whose a row is."""

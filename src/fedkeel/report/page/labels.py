@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from fedkeel.report.page.compact import number
 from fedkeel.report.page.files import Version
 
 MOST_MAPS = 12
-NUMBERS = ("clients", "classes", "least", "median", "most", "distance")
+SIZES = ("clients", "least", "median", "most")
+"""All that there is of data without class labels."""
+NUMBERS = (*SIZES, "classes", "distance")
 
 
 def labels(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -43,10 +47,21 @@ def _map(cell: Cell) -> dict[str, Any]:
     return {"title": title, **_read(version)}
 
 
+def class_names(folder: Path, count: int) -> list[str]:
+    """What the classes of a run's data are called, or their numbers."""
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        names = json.loads((folder / LABELS).read_text(encoding="utf-8"))["class_names"]
+        if len(names) == count:
+            return [label(str(name)) for name in names]
+    return [str(place) for place in range(count)]
+
+
 @lru_cache(maxsize=1024)
 def _read(version: Version) -> dict[str, Any]:
     try:
         told = json.loads(version.path.read_text(encoding="utf-8"))
+        if "counts" not in told and "classes" not in told:
+            return {name: number(float(told[name])) for name in SIZES}
         counts = np.array(told["counts"], dtype=np.int64)
         if counts.ndim != 2 or not counts.size:
             raise ValueError

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
+from fedkeel.record.measured import Measured
 from fedkeel.report.page.compact import EXACT, number, plain
 from fedkeel.study.places import UNITS
-from fedkeel.study.results import Results
+from fedkeel.study.results import Outcome, Results
 from fedkeel.study.statistics import Difference, Interval
-from fedkeel.study.table import Line, judged, lines, many_tasks
+from fedkeel.study.table import Line, lines, many_tasks
+from fedkeel.study.table import judged as leaders
 
 
 def standings(results: Results) -> list[dict[str, Any]]:
@@ -31,7 +33,7 @@ def _value(value: Any) -> Any:
 
 def verdicts(results: Results) -> list[str]:
     """Why nobody is called best in a scene, where nobody is."""
-    return [judged(results, scene)[1] for scene in results.scenes]
+    return [leaders(results, scene)[1] for scene in results.scenes]
 
 
 def over_scenes(results: Results) -> list[dict[str, Any]]:
@@ -78,7 +80,7 @@ def going_on(results: Results) -> list[dict[str, Any]]:
             "rounds": run.record.experiment.get("rounds"),
             "seconds": number(run.history[-1].get("virtual_seconds") if run.history else 0.0),
             "limit_seconds": run.record.experiment.get("limit_seconds"),
-            "accuracy": number(run.history[-1].get("accuracy") if run.history else None),
+            "value": number(run.last),
         }
         for run in results.outcomes
         if run.state == "going on" and run.record is not None
@@ -92,9 +94,11 @@ def figures(results: Results) -> dict[str, Any] | None:
     run = results.outcomes[0]
     last: dict[str, Any] = run.history[-1] if run.history else {}
     told = {
-        "accuracy": run.accuracy,
-        "best_accuracy": run.best_accuracy,
+        "value": run.value,
+        "best": run.best,
+        "validation": run.validation,
         "loss": run.loss,
+        "others": _others(run),
         "rounds": last.get("round"),
         "virtual_seconds": run.summary.get("virtual_seconds", last.get("virtual_seconds")),
         "uploads": last.get("updates"),
@@ -105,7 +109,24 @@ def figures(results: Results) -> dict[str, Any] | None:
         "uploads_to_target": run.uploads_to_target,
         "bytes_to_target": run.bytes_to_target,
     }
-    return {**plain(told), "clients": None if run.of_clients is None else plain(run.of_clients)}
+    return {
+        **plain(told),
+        "clients": None if run.of_clients is None else plain(run.of_clients),
+        "estimated": run.estimated,
+    }
+
+
+def _others(run: Outcome) -> list[dict[str, Any]]:
+    """The other metrics of the last evaluation."""
+    if run.record is None or not run.history:
+        return []
+    others = [metric for metric in run.record.metrics if metric.name != run.metric.name]
+    return [{**judged(metric), "value": run.record.column(metric.name)[-1]} for metric in others]
+
+
+def judged(metric: Measured) -> dict[str, Any]:
+    """A metric as the page needs to know it."""
+    return {"name": metric.name, "words": metric.words, "better": metric.better, "share": metric.share}
 
 
 def compared(results: Results) -> dict[str, Any]:
@@ -114,5 +135,9 @@ def compared(results: Results) -> dict[str, Any]:
     return {
         **plain(asdict(measure)),
         "unit": UNITS[measure.at],
+        "judged": judged(results.metric),
+        "judged_by": results.judged_by,
+        "on_validation": results.on_validation,
+        "validated": any(run.record and run.record.validated for run in results.outcomes),
         "limits": [number(results.limits.get(scene)) for scene in results.scenes],
     }

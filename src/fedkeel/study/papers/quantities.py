@@ -57,9 +57,9 @@ def _local(outcome: Outcome, key: str) -> float | None:
 
 
 QUANTITIES: dict[Name, Quantity] = {
-    "accuracy %": Quantity(lambda run: _times(run.accuracy, 100), 2),
-    "accuracy": Quantity(lambda run: run.accuracy, 4),
-    "best accuracy %": Quantity(lambda run: _times(run.best_accuracy, 100), 2),
+    "accuracy %": Quantity(lambda run: _times(run.value, 100), 2),
+    "accuracy": Quantity(lambda run: run.value, 4),
+    "best accuracy %": Quantity(lambda run: _times(run.best, 100), 2),
     "rounds to target": Quantity(lambda run: run.rounds_to_target, 1, of_target=True),
     "virtual seconds to target": Quantity(lambda run: run.seconds_to_target, 0, of_target=True),
     "seconds a round": Quantity(lambda run: run.summary.get("seconds_per_round_median"), 2),

@@ -17,9 +17,10 @@ function labelMap(digest, told, several) {
     .map((cell) => digest.variants[cell.variant].name);
   const whose = several ? `${listed(names)}: ` : "";
   if (told.why_not) return note(`${whose}The labels of the clients are not available: ${told.why_not}.`);
+  const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples per client, median ${short(told.median, 6)}.`;
+  if (!told.counts) return note(`${whose}${told.title}: ${plural(told.clients, "client")}, ${sizes} The targets are no class labels.`);
   const some =
     told.clients > told.counts.length ? ` The chart shows the first ${told.counts.length} of ${short(told.clients, 6)} clients.` : "";
-  const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples per client, median ${short(told.median, 6)}.`;
   const sentence = `${sizes} Mean distance between the labels of a client and those of all clients, from 0 to 1: ${fixed(told.distance, 2)}.${some}`;
   const [element, holder] = drawn(`${whose}${told.title}`, sentence);
   element.insertBefore(levels(Math.max(1, ...told.counts.flat())), element.lastChild);
@@ -183,4 +184,26 @@ async function copy(text, button) {
   setTimeout(() => {
     button.textContent = "Copy";
   }, 2000);
+}
+
+/** The metric of each class alone. */
+function classesSection(digest) {
+  const found = here(digest.classes);
+  if (!found.length) return null;
+  const { words, share, names } = found[0];
+  const heads = [
+    { text: "Class" },
+    ...found.map((each) => ({ text: `${digest.variants[each.variant].name}${share ? ", %" : ""}`, number: true })),
+  ];
+  const rows = names.map((name, place) => ({
+    cells: [
+      name,
+      ...found.map((each) => {
+        const value = each.values[place];
+        return share && value !== null && value !== undefined ? fixed(100 * value, 1) : short(value, 4);
+      }),
+    ],
+  }));
+  const caption = `${titled(words)} on the test samples of each class at the end of the runs, mean over seeds.`;
+  return section("classes", `${titled(words)} by class`, table({ caption, heads, rows }));
 }

@@ -21,11 +21,12 @@ function words(x, y, text, more) {
 }
 
 /** About so many round numbers from 0 to `most`. */
-function ticks(most, about) {
-  const rough = most / about;
+function ticks(most, about, from = 0) {
+  const rough = (most - from) / about;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((n) => n * size >= rough) * size;
-  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, at) => at * step);
+  const first = Math.ceil(from / step - 1e-9);
+  return Array.from({ length: Math.floor(most / step + 1e-9) - first + 1 }, (_, at) => (first + at) * step);
 }
 
 function bottomAxis(scale, values, y, label, width, format) {
@@ -40,29 +41,30 @@ function bottomAxis(scale, values, y, label, width, format) {
  * A histogram for each row, below each other on one scale. Rows are {variant, bars, refused?, marks: [[x]], title}; bar
  * number i begins at i * step.
  */
-function histograms(width, { rows, step, most, label, format, what, whole }) {
+function histograms(width, { rows, step, from = 0, most, label, format, what, whole }) {
   const row = 62,
     left = 12;
-  const scale = (x) => left + (x / most) * (width - 2 * left);
+  const scale = (x) => left + ((x - from) / (most - from)) * (width - 2 * left);
   const shift = whole && step === 1 ? 0.5 : 0;
-  const values = ticks(most - 2 * shift, width < 600 ? 5 : 10).filter((value) => !whole || Number.isInteger(value));
+  const values = ticks(most - 2 * shift, width < 600 ? 5 : 10, from).filter((value) => !whole || Number.isInteger(value));
   const said = (bar) =>
     whole
       ? format(bar * step) + (step > 1 ? ` to ${format((bar + 1) * step - 1)}` : "")
-      : `${format(bar * step)} to ${format((bar + 1) * step)}`;
-  const parts = rows.map((each, at) => histogram(each, at * row, row, scale, step, (bar) => `${said(bar)}: `, what));
+      : `${format(from + bar * step)} to ${format(from + (bar + 1) * step)}`;
+  const place = (bar) => `${said(bar)}: `;
+  const parts = rows.map((each, at) => histogram(each, at * row, row, scale, { from, step }, place, what));
   const below = bottomAxis((value) => scale(value + shift), values, rows.length * row, label, width, format);
   return picture(width, rows.length * row + 38, label, below, parts);
 }
 
-function histogram({ variant, bars, refused, marks, title }, top, row, scale, step, place, what) {
+function histogram({ variant, bars, refused, marks, title }, top, row, scale, { from, step }, place, what) {
   const highest = Math.max(1, ...bars.map((bar, at) => bar + (refused?.[at] ?? 0)));
   const tall = row - 30,
     bottom = top + row - 4;
   const rects = bars.flatMap((bar, at) => {
     const other = refused?.[at] ?? 0;
-    const x = scale(at * step),
-      wide = Math.max(1, scale((at + 1) * step) - x - 1);
+    const x = scale(from + at * step),
+      wide = Math.max(1, scale(from + (at + 1) * step) - x - 1);
     const high = (tall * bar) / highest,
       more = (tall * other) / highest;
     const said = `${place(at)}${bar} ${what}${other ? `, ${other} refused` : ""}`;
@@ -84,8 +86,8 @@ function histogram({ variant, bars, refused, marks, title }, top, row, scale, st
   const lines = marks.map(([x]) =>
     s("line", { x1: scale(x), x2: scale(x), y1: bottom - tall, y2: bottom, class: "mark" }),
   );
-  const base = s("line", { x1: scale(0), x2: scale(0) + 1e4, y1: bottom, y2: bottom, class: "base" });
-  const name = words(scale(0), top + 16, variant.name, { class: "name" });
+  const base = s("line", { x1: scale(from), x2: scale(from) + 1e4, y1: bottom, y2: bottom, class: "base" });
+  const name = words(scale(from), top + 16, variant.name, { class: "name" });
   name.append(s("tspan", { class: "said", dx: 10, text: title }));
   return s("g", { "data-variant": variant.name }, base, rects, lines, name);
 }

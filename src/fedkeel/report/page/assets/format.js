@@ -125,3 +125,29 @@ function word(digest) {
 function listed(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 }
+
+const ACRONYMS = ["rmse", "mae", "mse", "r2", "auroc", "auprc", "f1"];
+
+/** A metric's words at the beginning of a sentence or of a column. */
+function titled(words) {
+  return ACRONYMS.includes(words) ? words.toUpperCase() : capital(words);
+}
+
+/** What runs are compared by, and the ways in which its values are written; only shares are in percent. */
+function metric(digest) {
+  const { name, words, better, share } = digest.measure.judged;
+  const arrow = name === "accuracy" ? "" : better === "lower" ? " \u2193" : " \u2191";
+  return {
+    words,
+    arrow,
+    share,
+    lower: better === "lower",
+    factor: share ? 100 : 1,
+    unit: share ? ", %" : "",
+    head: `${titled(words)}${share ? ", %" : ""}${arrow}`,
+    axis: `test ${words}${share ? " (%)" : ""}`,
+    better: better === "lower" ? "Lower is better." : "",
+    told: (value, decimals = 2) => (share ? percent(value, decimals) : short(value, 4)),
+    goal: (value) => (share ? `${short(100 * value)}\u00a0%` : short(value, 4)),
+  };
+}

@@ -43,18 +43,26 @@ function whenReached(found) {
 function figureTiles(digest) {
   const found = digest.figures;
   const { target } = digest.measure;
+  const judged = metric(digest);
+  const others = found.others.map((each) => [
+    `Test ${each.words}`,
+    each.share ? percent(each.value, 2) : short(each.value, 4),
+    each.better === "lower" ? "lower is better" : "",
+  ]);
   const tiles = [
     [
-      "Test accuracy",
-      percent(found.accuracy, 2),
+      `Test ${judged.words}${judged.arrow}`,
+      judged.told(found.value),
       digest.runs.failed ? "before it failed" : digest.complete ? "at the end" : "so far",
     ],
-    ["Best accuracy", percent(found.best_accuracy, 2), "of all evaluations"],
+    [`Best ${judged.words}`, judged.told(found.best), "of all evaluations"],
+    found.validation !== null && [`Validation ${judged.words}`, judged.told(found.validation), ""],
+    ...others,
     ["Test loss", short(found.loss, 4), ""],
     found.clients && [
       "Worst tenth of clients",
-      percent(found.clients.worst_decile, 1),
-      `mean of all clients ${percent(found.clients.mean, 1)}`,
+      judged.told(found.clients.worst_decile, 1),
+      `mean of all clients ${judged.told(found.clients.mean, 1)}${found.estimated ? ", estimated from the common test set" : ""}`,
     ],
     ["Rounds", count(found.rounds), `${count(found.uploads)} uploads`],
     ["Virtual time", seconds(found.virtual_seconds), ""],
@@ -63,7 +71,7 @@ function figureTiles(digest) {
       bytes(found.bytes_up === null ? null : found.bytes_up + found.bytes_down),
       `${bytes(found.bytes_up)} of it uploaded`,
     ],
-    target !== null && ["Target", `${short(100 * target)}\u00a0%`, whenReached(found)],
+    target !== null && ["Target", judged.goal(target), whenReached(found)],
   ];
   if (found.rounds === null) return note("There is no evaluation yet.");
   return h(
@@ -88,11 +96,12 @@ function goingOnSection(digest) {
 
 function scenesSection(digest) {
   if (digest.scenes.length < 2) return null;
+  const { words, factor, share, lower } = metric(digest);
   const made = section("scenes", "All scenes", sceneTable(digest), digest.tasks.length > 0 && taskTable(digest));
   if (digest.tasks.length > 1) {
     const [element, holder] = figure(
       "Performance profile",
-      "Share of all runs, over all scenes, whose accuracy is above a threshold" +
+      `Share of all runs, over all scenes, whose ${words} is ${lower ? "below" : "above"} a threshold` +
         (digest.tasks.some((each) => each.middle.low !== null) ? "; the bands are 95 % intervals." : "."),
     );
     made.append(element);
@@ -101,9 +110,9 @@ function scenesSection(digest) {
         lines: digest.tasks.map((each) => ({
           variant: digest.variants[each.variant],
           ...each.profile,
-          x: each.profile.x.map((x) => 100 * x),
+          x: each.profile.x.map((x) => factor * x),
         })),
-        xLabel: "accuracy above (%)",
+        xLabel: `${words} ${lower ? "below" : "above"}${share ? " (%)" : ""}`,
         yLabel: "share of runs (%)",
         factor: 100,
         zero: true,
@@ -119,13 +128,13 @@ function targetSection(digest) {
   if (target === null || digest.figures || !digest.runs.finished) return null;
   return section(
     "target",
-    `Cost of reaching ${short(100 * target)}\u00a0%`,
+    `Cost of reaching ${metric(digest).goal(target)}`,
     targetTable(digest, here(digest.lines)),
+    digest.measure.validated && note("The target is looked at on the validation set."),
   );
 }
 
-const CURVES = [
-  ["accuracy", "Test accuracy", "test accuracy (%)", 100, (v) => `${fixed(v, 2)} %`],
+const LOSSES = [
   ["loss", "Test loss", "test loss", 1, (v) => short(v, 4)],
   ["train_loss", "Training loss", "training loss", 1, (v) => short(v, 4)],
 ];
@@ -134,7 +143,10 @@ function curvesSection(digest) {
   const found = here(digest.curves);
   if (!found.length) return section("curves", "Learning curves", note("There is no evaluation yet."));
   const grid = h("div", { class: "figures" });
-  for (const curve of CURVES) curveFigure(digest, found, grid, curve);
+  const { words, arrow, axis, factor, share } = metric(digest);
+  const format = share ? (v) => `${fixed(v, 2)} %` : (v) => short(v, 4);
+  const judged = ["value", `Test ${words}${arrow}`, axis, factor, format];
+  for (const curve of [judged, ...LOSSES]) curveFigure(digest, found, grid, curve);
   return section("curves", "Learning curves", curveControls(digest), grid);
 }
 
@@ -191,12 +203,12 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
   const limit = digest.measure.limits[state.scene];
   const furthest = Math.max(...lines.map((each) => each.x.at(-1)));
   const marks = {
-    y: column === "accuracy" && digest.measure.target !== null ? 100 * digest.measure.target : undefined,
+    y: column === "value" && digest.measure.target !== null ? factor * digest.measure.target : undefined,
     x: digest.measure.at === state.axis && limit !== null && limit < furthest ? limit : undefined,
   };
   const sentence = curveSentence(digest, column, several, marks.x !== undefined);
-  const [element, holder] = figure(title, sentence, column === "accuracy" ? "large" : "");
-  element.classList.toggle("wide", column === "accuracy");
+  const [element, holder] = figure(title, sentence, column === "value" ? "large" : "");
+  element.classList.toggle("wide", column === "value");
   grid.append(element);
   later(() =>
     chart(holder, { lines, seeds, xLabel: label, yLabel, group: "curves", units, whole, factor, format, marks }),
@@ -205,63 +217,92 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
 
 function curveSentence(digest, column, several, cut) {
   const lines =
-    several && column === "accuracy"
+    several && column === "value"
       ? "Each line is the mean over seeds, up to the end of the shortest run. Each band goes from the lowest seed to the highest."
       : "";
   const target =
-    column === "accuracy" && digest.measure.target !== null
-      ? `The dotted line is the target, ${short(100 * digest.measure.target)}\u00a0%.`
+    column === "value" && digest.measure.target !== null
+      ? `The dotted line is the target, ${metric(digest).goal(digest.measure.target)}.`
       : "";
   const what = column === "train_loss" ? "Mean over the samples that the participants of a round trained on, at the time they did so." : "";
-  const where = column === "accuracy" && cut ? "The vertical line marks where the runs are compared." : "";
-  return [what, lines, target, where].filter(Boolean).join(" ");
+  const better = column === "value" ? metric(digest).better : "";
+  const where = column === "value" && cut ? "The vertical line marks where the runs are compared." : "";
+  return [what, better, lines, target, where].filter(Boolean).join(" ");
 }
 
 function clientsSection(digest) {
   const found = here(digest.clients);
+  const title = `${titled(metric(digest).words)} by client`;
   if (!found.length && !digest.complete) return null;
   if (!found.length)
     return section(
       "clients",
-      "Accuracy by client",
+      title,
       note("Not recorded. Set evaluate_clients=true to test the model on each client at the end of a run."),
     );
   const content = [
-    ["accuracy", "On the test rows of each client"],
-    ["finetuned", "On the test rows of each client, after fine-tuning"],
-  ].flatMap(([column, title]) => {
+    ["value", ""],
+    ["finetuned", ", after fine-tuning"],
+  ].flatMap(([column, more]) => {
     const rows = found.filter((each) => each.column === column);
-    return rows.length ? [clientFigure(digest, rows, title)] : [];
+    return rows.length ? [clientFigure(digest, rows, more)] : [];
   });
-  return section("clients", "Accuracy by client", content);
+  return section("clients", title, content, clientTable(digest));
 }
 
-function clientFigure(digest, found, title) {
+function clientFigure(digest, found, more) {
+  const judged = metric(digest);
+  const estimated = found.some((each) => each.estimated);
+  const how = estimated
+    ? " These are estimates: each client is tested on rows of the common test set with the same mix of labels as its own."
+    : "";
   const [element, holder] = drawn(
-    title,
-    "Number of clients by accuracy, over all seeds. A client without test rows of its own is tested on rows of the " +
-      "common test set with the same mix of labels, which is an estimate. Vertical lines mark the mean of the worst " +
+    `${estimated ? "Estimated from the common test set" : "On the test rows of each client"}${more}`,
+    `Number of clients by ${judged.words}, over all seeds.${how} Vertical lines mark the mean of the worst ` +
       "tenth of clients and the mean of all.",
   );
   const rows = found.map((each) => ({
     variant: digest.variants[each.variant],
     bars: each.bars,
     marks: [[each.worst], [each.mean]],
-    title: `mean ${percent(each.mean)}, worst tenth ${percent(each.worst)}`,
+    title: `mean ${judged.told(each.mean, 1)}, worst tenth ${judged.told(each.worst, 1)}`,
   }));
   later(() =>
     drawing(holder, (width) =>
       histograms(width, {
         rows: visible(rows),
-        step: 1 / found[0].bars.length,
-        most: 1,
-        label: "accuracy of a client (%)",
-        format: (v) => fixed(100 * v, 0),
+        step: (found[0].most - found[0].least) / found[0].bars.length,
+        from: found[0].least,
+        most: found[0].most,
+        label: `${judged.words} of a client${judged.share ? " (%)" : ""}`,
+        format: (v) => (judged.share ? fixed(100 * v, 0) : short(v)),
         what: "clients",
       }),
     ),
   );
   return element;
+}
+
+/** Clients that have names, one per row. */
+function clientTable(digest) {
+  const found = here(digest.named_clients);
+  if (!found.length) return null;
+  const judged = metric(digest);
+  const heads = [
+    { text: "Client" },
+    { text: "Test rows", number: true },
+    ...found.map((each) => ({ text: digest.variants[each.variant].name, number: true })),
+  ];
+  const rows = found[0].clients.map((client) => ({
+    cells: [
+      client.name,
+      count(client.rows),
+      ...found.map((each) => judged.told(each.clients.find((other) => other.name === client.name)?.value)),
+    ],
+  }));
+  const some = found[0].all > rows.length ? ` These are the first ${rows.length} of ${found[0].all} clients.` : "";
+  const what = `${titled(judged.words)} of each client, mean over seeds.`;
+  return table({ caption: `${[what, judged.better].filter(Boolean).join(" ")}${some}`, heads, rows });
 }
 
 const visible = (rows) => rows.filter((each) => !state.hidden.has(each.variant.name));

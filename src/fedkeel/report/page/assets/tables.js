@@ -30,7 +30,7 @@ function tableRow({ cells, variant, marked }, heads) {
 
 const WHY_BADGE = {
   best: "It is clearly better than every other one in paired tests.",
-  "may be best": "Its difference from the highest mean may be noise.",
+  "may be best": "Its difference from the best mean may be noise.",
   failed: "Every run failed.",
   "stopped early": "It fell behind the median of the earlier trials.",
 };
@@ -62,12 +62,15 @@ function sentenceCase(text) {
   return told ? `${told[0].toUpperCase()}${told.slice(1)}${/[.!?]$/.test(told) ? "" : "."}` : "";
 }
 
-function decimalsOf(lines) {
-  const halves = lines
-    .map((each) => each.accuracy)
-    .filter((each) => each && each.low !== null)
-    .map((each) => 50 * (each.high - each.low));
-  return halves.length && Math.min(...halves) >= 1 ? 1 : 2;
+function decimalsOf(digest, lines) {
+  const known = lines.map((each) => each.value).filter(Boolean);
+  const { share, factor } = metric(digest);
+  const halves = known.filter((each) => each.low !== null).map((each) => (factor * (each.high - each.low)) / 2);
+  if (share) return halves.length && Math.min(...halves) >= 1 ? 1 : 2;
+  const [size, digits] = halves.some((half) => half > 0)
+    ? [Math.min(...halves.filter((half) => half > 0)), 1]
+    : [Math.max(...known.map((each) => Math.abs(each.mean)), 0), 3];
+  return size > 0 ? Math.max(0, Math.min(8, digits - Math.floor(Math.log10(size)))) : 2;
 }
 
 function runsDone(line) {
@@ -82,19 +85,24 @@ function runsDone(line) {
 
 function standingTable(digest, lines) {
   const { reference } = digest.measure;
-  const decimals = decimalsOf(lines);
-  const points = (value) => fixed(100 * value, decimals);
-  const known = lines.map((each) => each.accuracy).filter(Boolean);
+  const judged = metric(digest);
+  const { on_validation: chosen } = digest.measure;
+  const decimals = decimalsOf(digest, lines);
+  const points = (value) => fixed(judged.factor * value, decimals);
+  const known = lines.map((each) => each.value).filter(Boolean);
   const bounds = known.flatMap((each) => [each.mean, each.low ?? each.mean, each.high ?? each.mean]);
-  const [least, most] = [Math.max(0, Math.min(...bounds)), Math.min(1, Math.max(...bounds))];
+  const ends = [Math.min(...bounds), Math.max(...bounds)];
+  const [least, most] = judged.share ? [Math.max(0, ends[0]), Math.min(1, ends[1])] : ends;
+  const end = (value) => (judged.share ? fixed(100 * value, 0) : short(value));
   const sure = known.some((each) => each.low !== null);
   const against = reference !== null && lines.some((each) => each.difference);
   const heads = [
     { text: capital(word(digest)) },
-    { text: "Accuracy, %", number: true },
-    ...(sure ? [{ text: `95 % interval (axis ${fixed(100 * least, 0)} to ${fixed(100 * most, 0)} %)` }] : []),
-    ...(against ? [{ text: `Difference from ${reference}, points`, number: true }] : []),
-    { text: "Best accuracy, %", number: true },
+    ...(chosen ? [{ text: `Validation ${judged.words}${judged.unit}${judged.arrow}`, number: true }] : []),
+    { text: chosen ? `Test ${judged.words}${judged.unit}` : judged.head, number: true },
+    ...(sure ? [{ text: `95 % interval (axis ${end(least)} to ${end(most)}${judged.share ? " %" : ""})` }] : []),
+    ...(against ? [{ text: `Difference from ${reference}${judged.share ? ", points" : ""}`, number: true }] : []),
+    { text: `Best ${judged.words}${judged.unit}`, number: true },
     { text: "Test loss", number: true },
     { text: "Runs finished", number: true },
   ];
@@ -102,10 +110,11 @@ function standingTable(digest, lines) {
     const variant = digest.variants[line.variant];
     const cells = [
       named(variant, line),
-      h("b", { text: interval(line.accuracy, points) }),
-      ...(sure ? [line.accuracy ? intervalLine(line.accuracy, variant, least, most) : NOTHING] : []),
-      ...(against ? [difference(line.difference, decimals)] : []),
-      line.best_accuracy ? points(line.best_accuracy.mean) : NOTHING,
+      ...(chosen ? [h("b", { text: interval(line.validation, points) })] : []),
+      h(chosen ? "span" : "b", { text: interval(line.value, points) }),
+      ...(sure ? [line.value ? intervalLine(line.value, variant, least, most) : NOTHING] : []),
+      ...(against ? [difference(line.difference, judged.factor, decimals)] : []),
+      line.best ? points(line.best.mean) : NOTHING,
       line.loss ? fixed(line.loss.mean, 3) : NOTHING,
       runsDone(line),
     ];
@@ -114,11 +123,11 @@ function standingTable(digest, lines) {
   return table({ caption: standingCaption(digest, sure), heads, rows, cards: true });
 }
 
-function difference(found, decimals) {
+function difference(found, factor, decimals) {
   if (!found) return NOTHING;
-  const mean = signed(100 * found.mean, decimals);
+  const mean = signed(factor * found.mean, decimals);
   if (found.low === null) return mean;
-  const range = `${fixed(100 * found.low, decimals)} to ${fixed(100 * found.high, decimals)}`;
+  const range = `${fixed(factor * found.low, decimals)} to ${fixed(factor * found.high, decimals)}`;
   return h("div", null, mean, h("div", { class: "range", text: range }));
 }
 
@@ -137,12 +146,14 @@ function where(digest) {
 
 function standingCaption(digest, sure) {
   if (!digest.runs.finished) return "No run is finished yet.";
-  const { last } = digest.measure;
-  const what = last > 1 ? `Mean test accuracy of the last ${last} evaluations` : "Test accuracy";
+  const { last, tuning, judged_by: by, on_validation: chosen } = digest.measure;
+  const { words, better } = metric(digest);
+  const what = last > 1 ? `Mean test ${words} of the last ${last} evaluations` : `Test ${words}`;
+  const choice = tuning && `Settings are chosen by ${by}${chosen ? "" : ", as there is no validation set"}.`;
   const seeds = sure
     ? "mean over seeds ± half of the 95 % interval (Student's t)"
     : "there is only one seed, so there is no interval, and differences may be noise";
-  return `${[what, where(digest)].filter(Boolean).join(" ")}; ${seeds}.`;
+  return [`${[what, where(digest)].filter(Boolean).join(" ")}; ${seeds}.`, better, choice].filter(Boolean).join(" ");
 }
 
 function standingNote(digest, lines) {
@@ -185,25 +196,27 @@ function targetTable(digest, lines) {
 /** Scenes below each other, methods beside each other, with the best of each row. */
 function sceneTable(digest) {
   const heads = [{ text: "Scene" }, ...digest.variants.map((each) => ({ text: each.name, number: true }))];
-  const decimals = decimalsOf(digest.lines);
+  const decimals = decimalsOf(digest, digest.lines);
   const rows = digest.scenes.map((scene, place) => ({
     cells: [scene, ...digest.variants.map((_, variant) => sceneCell(digest, place, variant, decimals))],
   }));
   const bold = digest.lines.some((line) => line.standing === "best")
     ? " Bold: clearly better than all others in its row."
     : "";
-  return table({ caption: `Test accuracy in %, mean over seeds ± half of the 95 % interval.${bold}`, heads, rows });
+  const { words, share, better } = metric(digest);
+  const what = `Test ${words}${share ? " in %" : ""}, mean over seeds ± half of the 95 % interval.`;
+  return table({ caption: `${[what, better].filter(Boolean).join(" ")}${bold}`, heads, rows });
 }
 
 function sceneCell(digest, scene, variant, decimals) {
   const line = digest.lines.find((each) => each.scene === scene && each.variant === variant);
-  if (!line?.accuracy) return line?.failed ? h("span", { class: "reason", text: "failed" }) : NOTHING;
-  const text = interval(line.accuracy, (value) => fixed(100 * value, decimals));
+  if (!line?.value) return line?.failed ? h("span", { class: "reason", text: "failed" }) : NOTHING;
+  const text = interval(line.value, (value) => fixed(metric(digest).factor * value, decimals));
   return h(line.standing === "best" ? "b" : "span", { text });
 }
 
-function bounds(found) {
-  return found.low === null ? "" : ` (${fixed(100 * found.low, 1)} to ${fixed(100 * found.high, 1)})`;
+function bounds(found, tell) {
+  return found.low === null ? "" : ` (${tell(found.low)} to ${tell(found.high)})`;
 }
 
 function taskTable(digest) {
@@ -214,10 +227,13 @@ function taskTable(digest) {
     { text: "Interquartile mean", number: true },
     ...(better ? [{ text: `Share of pairs of runs in which it beats ${reference}`, number: true }] : []),
   ];
-  const range = (found) => (found ? `${percent(found.mean)}${bounds(found)}` : NOTHING);
+  const inside = (value) => fixed(100 * value, 1);
+  const range = (found) => (found ? `${percent(found.mean)}${bounds(found, inside)}` : NOTHING);
+  const { share } = metric(digest);
+  const middle = (found) => (share ? range(found) : `${short(found.mean, 4)}${bounds(found, (v) => short(v, 4))}`);
   const rows = digest.tasks.map((each) => {
     const variant = digest.variants[each.variant];
-    return { variant, cells: [named(variant), range(each.middle), ...(better ? [range(each.improvement)] : [])] };
+    return { variant, cells: [named(variant), middle(each.middle), ...(better ? [range(each.improvement)] : [])] };
   });
   const sure = digest.tasks.some((each) => each.middle.low !== null);
   return table({
@@ -270,7 +286,7 @@ function goingOnTable(digest) {
     { text: "Run" },
     { text: "Round", number: true },
     { text: "Virtual time", number: true },
-    { text: "Test accuracy", number: true },
+    { text: `Test ${metric(digest).words}`, number: true },
   ];
   const rows = digest.going_on.map((each) => ({
     variant: digest.variants[each.variant],
@@ -278,7 +294,7 @@ function goingOnTable(digest) {
       runName(digest, each),
       `${count(each.round)} of ${count(each.rounds)}`,
       seconds(each.seconds) + (each.limit_seconds ? ` of ${seconds(each.limit_seconds)}` : ""),
-      percent(each.accuracy, 2),
+      metric(digest).told(each.value),
     ],
   }));
   return table({ caption: "As of the last evaluation.", heads, rows, cards: true });

@@ -1,0 +1,21 @@
+"""What a task says about outputs and functions that do not fit it."""
+
+import pytest
+import torch
+
+from fedkeel import Experiment, InputError
+from fedkeel.task.task import CLASSIFICATION
+
+
+def test_a_model_of_one_logit_is_told_of_the_binary_task() -> None:
+    y = torch.tensor([0, 1, 1])
+    for z in (torch.zeros(3, 1), torch.zeros(3)):
+        with pytest.raises(InputError, match=r"needs \[3, 2\].*; set task=binary for a model of one logit$"):
+            CLASSIFICATION.check_outputs(z, y, 2, "training")
+    with pytest.raises(InputError, match=r"needs \[3, 3\].*; change the last layer, or the task$"):
+        CLASSIFICATION.check_outputs(torch.zeros(3, 1), y, 3, "training")
+
+
+def test_a_lambda_is_named_without_its_address() -> None:
+    with pytest.raises(InputError, match=r"^loss.name: <lambda> cannot be found again by its name; define it with def"):
+        Experiment(task="regression", loss=lambda z, y: (z - y).abs())
