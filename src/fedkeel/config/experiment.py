@@ -240,6 +240,11 @@ class Experiment(Section):
             )
         if self.stop_at_target and self.target is None and self.target_accuracy is None:
             raise InputError("stop_at_target needs a target; set target, or target_accuracy")
+        if self.early_stopping.patience is None and self.early_stopping.min_delta:
+            raise InputError(
+                "early_stopping.min_delta needs early_stopping.patience, without which no run ends early; set it, or "
+                "remove early_stopping.min_delta"
+            )
         if self.evaluate_local and "accuracy" not in names:
             raise InputError("evaluate_local needs the metric accuracy; add it to metrics, or remove evaluate_local")
 
