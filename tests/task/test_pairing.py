@@ -21,13 +21,13 @@ CLEAR = [
     lambda z, y: (z[:, 0] - y).abs(),
     lambda z, y: functional.mse_loss(z.view_as(y), y, reduction="none"),
     lambda z, y: ((z.squeeze(-1) - y) ** 2).mean() * torch.rand(()),  # random: nothing can be said
-    lambda z, y: float("nan"),
+    lambda *_: float("nan"),
 ]
 
 
 @pytest.mark.parametrize("number", range(len(CONFUSED)))
 def test_a_table_of_all_pairs_is_refused(number: int) -> None:
-    told = r"loss.name: mine:loss compares every target .* outputs have shape \[2, 1\] and targets \[2\]; use outputs.sq"
+    told = r"loss.name: mine:loss compares every target .* outputs have shape \[2, 1\] and targets \[2\]; use"
     with pytest.raises(InputError, match=told):
         check_pairing("loss.name", "mine:loss", CONFUSED[number], Z, Y)
 
@@ -38,7 +38,7 @@ def test_what_is_clear_is_left_alone(number: int) -> None:
 
 
 def test_outputs_of_the_targets_shape_need_no_check() -> None:
-    def never(z: Tensor, y: Tensor) -> Tensor:
+    def never(*_: Tensor) -> Tensor:
         raise AssertionError
 
     check_pairing("metrics", "never", never, Z[:, 0], Y)

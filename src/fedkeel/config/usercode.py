@@ -47,8 +47,9 @@ def name_of(function: Any, field: str) -> str:
     with suppress(InputError):
         if name.isidentifier() and find(spelled, field) is function:
             return spelled
+    own = name.rpartition(".")[2] or type(function).__name__
     raise InputError(
-        f"{field}: {label(name.rpartition(".")[2] or type(function).__name__)} cannot be found again by its name; define it with def at the top level of a "
+        f"{field}: {label(own)} cannot be found again by its name; define it with def at the top level of a "
         "module, so that runs can be repeated and resumed"
     )
 
