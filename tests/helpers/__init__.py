@@ -18,6 +18,7 @@
 - `native`: the native library, or the reason to skip a test; scripts as modules; compilers that only pretend
 - `numbered`: data whose samples are told apart by number, and who sees which of them
 - `oracles`: the gradient oracle of one client
+- `pages`: pages of the documentation, their code run and their commands carried out
 - `processes`: processes forked from this one, which has loaded everything
 - `promise`: what the loader promises, whatever it is given
 - `quadratics`: the training loop on quadratics
