@@ -28,8 +28,9 @@ from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.task.aim import Aim
+from fedkeel.task.metrics import KNOWN, canonical
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
-from fedkeel.task.task import Task, loss_name, metric_names, new_task
+from fedkeel.task.task import LOSS, Task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
 from fedkeel.world.fleet.settings import FleetSettings as FleetSettings
@@ -157,6 +158,8 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
+        if self.target_metric is not None and canonical(self.target_metric) in (*KNOWN, LOSS):
+            self.__dict__["target_metric"] = canonical(self.target_metric)
         consistency.check(self)
         self.__dict__["metrics"] = metric_names(self.task, self.metrics)
         if self.gate.max_loss is None:
