@@ -51,8 +51,8 @@ def name_of(function: Any, field: str) -> str:
             return spelled
     shown_as = label(name.rpartition(".")[2] or type(function).__name__)
     raise InputError(
-        f"{field}: {shown_as} cannot be found again by its name; define it with def at the top level of a module, so that "
-        "runs can be repeated and resumed"
+        f"{field}: {shown_as} cannot be found again by its name; define it with def at the top level of a module, so "
+        "that runs can be repeated and resumed"
     )
 
 
