@@ -104,9 +104,9 @@ def known(name: str) -> Measured:
 
 
 def canonical(name: str) -> str:
-    """The name that fedkeel has for a metric; those of the user's functions are as they are."""
-    word = metrics.canonical(name)
-    return word if word in KNOWN or word == LOSS.name else name.strip()
+    """The name that fedkeel has for a metric; of `module:name`, the name."""
+    word = metrics.canonical(short(name))
+    return word if word in KNOWN or word == LOSS.name else short(name).strip()
 
 
 def told(measured: Iterable[Any]) -> list[dict[str, Any]]:
