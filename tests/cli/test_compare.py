@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -301,9 +302,9 @@ def test_a_search_of_impossible_settings_alone_says_so(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / SEARCH).write_text(json.dumps(asked.told()))
     failed = Trial(0, {"clients": 4, "per_round": 8}, 0.0, "failed", why="per_round: 8 is not accepted")
-    (tmp_path / "here" / TRIALS).write_text(json.dumps(vars(failed)) + "\n")
+    (tmp_path / "here" / TRIALS).write_text(json.dumps(asdict(failed)) + "\n")
     done = fedkeel("sweep", *small, *words, "--seeds", "100", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial came to its end\n")
+    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial was completed\n")
 
 
 @pytest.mark.slow

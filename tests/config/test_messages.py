@@ -31,7 +31,7 @@ def said(*overrides: str) -> str:
         ("local.optimizer=rmsprop", "local.optimizer must be 'sgd', 'adam' or 'adamw'; got 'rmsprop'"),
         ("local.betas=[0.5]", "local.betas.1 is missing; give it a value"),
         ("local.betas=[0.5, 0.5, 0.5]", "local.betas must be a list of at most 2; got [0.5, 0.5, 0.5]"),
-        ("local=5", "local must be a section of settings; got 5"),
+        ("local=5", "local must be a section of settings, such as local.epochs; got 5"),
         ("dataset=5", "dataset must be a name or a section of settings; got 5"),
         ("partition=[1]", "partition must be a name or a section of settings; got [1]"),
         ("faults.corruptions=[]", "faults.corruptions must be a list of at least 1; got []"),
