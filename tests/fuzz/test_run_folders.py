@@ -114,7 +114,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path, name: str) -> 
         ({"clients": b'{"client": 1, "round": 1, "learning_rates": ["x"]}\n'}, "clients.jsonl is damaged (ValueError"),
         ({"clients": b'{"client": 1, "round": 1, "learning_rates": 3}\n'}, "clients.jsonl is damaged (TypeError"),
         ({"clients": b""}, "no update has arrived yet"),
-        ({"experiment": b"just words"}, "must be a mapping such as 'clients: 100'; got a str"),
+        ({"experiment": b"just words"}, "must be a mapping such as 'clients: 100'; got text"),
         ({"experiment": b"&a [*a]"}, "an alias contains itself"),
         ({"experiment": b"name:\n"}, "experiment.yaml is damaged (KeyError: 'algorithm')"),
         ({"experiment": b"algorithm: 3\n"}, "experiment.yaml is damaged (TypeError"),
