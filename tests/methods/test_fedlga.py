@@ -394,7 +394,7 @@ def test_literal_stops_when_it_runs_away_and_says_what_to_do(tmp_path: Path) -> 
     stopped = fedkeel("run", *RUNAWAY, "algorithm.reading=literal", cwd=tmp_path)
     assert stopped.returncode == DivergenceError.exit_code == 3
     assert "FedLGA ran away" in stopped.stderr
-    assert "algorithm.reading=fitted, practical or own-path" in stopped.stderr
+    assert "set algorithm.reading to fitted, practical or own-path; there is no checkpoint yet" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     ends: list[RoundEnd] = []
     run(Experiment.load(overrides=RUNAWAY).replace(rounds=4), progress=ends.append)

@@ -52,16 +52,24 @@ class Elsewhere:
 
     def _chosen(self, section: str) -> Sequence[str]:
         """The settings of the method, partition or model that is chosen."""
-        given = spelled_out(section, self._values.get(section, {}))
-        if isinstance(given, BaseModel):
-            given = given.model_dump()
+        given = self._given(section)
         word = SHORTHAND[section]
         name = given.get(word, getattr(self._fields[section].default, word)) if isinstance(given, dict) else None
-        rules = {side: given.get(side) for side in RULES} if section == "algorithm" and isinstance(given, dict) else {}
+        rules = self._rules() if section == "algorithm" else {}
         try:
             return _settings(section, str(name), **{k: v for k, v in rules.items() if isinstance(v, str)})
         except InputError:  # told elsewhere
             return []
+
+    def _rules(self) -> dict[str, Any]:
+        """The rules that are chosen beside a method."""
+        given = self._given("algorithm")
+        return {side: given.get(side) for side in RULES} if isinstance(given, dict) else {}
+
+    def _given(self, section: str) -> Any:
+        """What is said of a section, as a dictionary if that can be read."""
+        given = spelled_out(section, self._values.get(section, {}))
+        return given.model_dump() if isinstance(given, BaseModel) else given
 
     def advice(self, error: UnknownSettingError) -> str:
         """Where the setting is, or which one was meant."""
@@ -74,6 +82,8 @@ class Elsewhere:
         if near:
             return did_you_mean([".".join(filter(None, [error.section, each])) for each in near])
         others = {section: _owners_of(section, key) for section in _OWNERS if error.section in ("", section)}
+        if error.section == "algorithm" and any(self._rules().values()):
+            others = {}  # another method would still have the rules that are chosen
         if others.get(error.section):
             owners = _some(others[error.section], "or")
             return f"choose {error.section}.{SHORTHAND[error.section]} {owners} to use it"
