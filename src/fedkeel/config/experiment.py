@@ -28,6 +28,7 @@ from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.task.aim import Aim
+from fedkeel.task.metrics import usual_name
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
 from fedkeel.task.task import LOSS, Task, check_task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
@@ -232,12 +233,20 @@ class Experiment(Section):
             raise InputError(
                 f"target_accuracy does not go with target_metric={self.target_metric}; use target instead of it"
             )
-        wanted = "accuracy" if self.target_accuracy is not None else self.target_metric
-        if wanted is not None and wanted not in (*names, LOSS):
-            near = "target_accuracy" if self.target_accuracy is not None else f"target_metric={shown(wanted)}"
+        if self.target_accuracy is not None and "accuracy" not in names:
             raise InputError(
-                f"{near} needs a metric that is measured; add {wanted} to metrics, or use one of {', '.join(names)}"
+                "target_accuracy needs the metric accuracy, which is not measured; use target instead, with "
+                f"target_metric={' or '.join(names)}"
             )
+        wanted = self.target_metric
+        if wanted is not None and wanted not in (*names, LOSS):
+            found = usercode.short(wanted) if usercode.is_own(wanted) else usual_name(wanted)
+            if found not in (*names, LOSS):
+                raise InputError(
+                    f"target_metric={shown(wanted)} needs a metric that is measured; add {wanted} to metrics, or use "
+                    f"one of {', '.join(names)}"
+                )
+            self.__dict__["target_metric"] = found
         if self.stop_at_target and self.target is None and self.target_accuracy is None:
             raise InputError("stop_at_target needs a target; set target, or target_accuracy")
         if self.evaluate_local and "accuracy" not in names:
