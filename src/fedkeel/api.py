@@ -41,9 +41,6 @@ from fedkeel.runner.threads import threads
 from fedkeel.runner.watch import GivenUpError, Watch
 from fedkeel.wire.transform import Chain
 
-MOST_CLASSES = 100
-"""Of which the summary tells metrics one by one."""
-
 
 @dataclass(frozen=True)
 class Result:
@@ -232,9 +229,6 @@ def _execute(
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, watch)
         summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
-        outputs = simulation.outputs()
-        if outputs is not None and data.classes <= MOST_CLASSES:
-            summary["by_class"] = simulation.by_class(outputs)
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
@@ -242,7 +236,7 @@ def _execute(
                 raise watch.stopped("after the last round, before clients are tested", folder.advice)
         try:
             with watch.impatiently():
-                tuned = score_clients(simulation, workshop, choice, summary, folder, outputs)
+                tuned = score_clients(simulation, workshop, choice, summary, folder)
         except GivenUpError:
             watch.close()
             when = "after the last round, while clients were tested"

@@ -47,6 +47,18 @@ def folder(done: Result) -> Path:
     return done.out
 
 
+def test_the_best_model(tmp_path: Path) -> None:
+    told = {**SMALL, "model": "linear", "rounds": 4, "per_round": 1, "local": {"lr": 0.5}, "seed": 3}
+    result = run(Experiment(**told), tmp_path / "a")
+    assert result.best_model is not None
+    assert result.summary["best_round"] < 4  # else this shows nothing
+    path = export_run(tmp_path / "a", "safetensors", tmp_path / "best.safetensors", best=True)
+    for name, tensor in load_file(path).items():
+        torch.testing.assert_close(tensor, result.best_model.state_dict()[name], rtol=0, atol=0)
+    answer = fedkeel("export", str(tmp_path / "a"), "--best", cwd=tmp_path)
+    assert (answer.returncode, "--best needs --to" in answer.stderr) == (2, True)
+
+
 @pytest.mark.slow
 def test_torchscript(done: Result, tmp_path: Path) -> None:
     path = export_run(folder(done), "torchscript")

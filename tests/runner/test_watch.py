@@ -284,4 +284,4 @@ def test_a_limit_of_real_time_in_a_comparison(tmp_path: Path) -> None:
     compare = ["compare", "--algorithms", "fedavg,fedprox", "--seeds", "0", *common, "limit_wall_seconds=0.001"]
     done = fedkeel(*compare, "--out", "c", cwd=tmp_path)
     assert done.returncode == 75
-    assert "fedkeel: limit_wall_seconds is used up in 2 of 2 runs; the same command goes on from here" in done.stderr
+    assert "fedkeel: limit_wall_seconds is used up in 2 of 2 runs; the same command continues from here" in done.stderr

@@ -13,7 +13,7 @@ import torch
 
 from fedkeel import DivergenceError, Experiment, Sink, Start, run
 from fedkeel.errors import FedkeelError
-from fedkeel.record.rows import Arrivals, RoundEnd
+from fedkeel.record.rows import Arrivals, Evaluation, RoundEnd
 from fedkeel.runner.sinks import checked
 from fedkeel.sinks.memory import Known, Memory
 from fedkeel.sinks.scalars import Point, Scalars, point, settings
@@ -188,3 +188,21 @@ def test_no_tracker_changes_a_result(tracker: str, tmp_path: Path, described: Ex
     assert rows(tmp_path / "a", "rounds") == rows(tmp_path / "b", "rounds")
     assert rows(tmp_path / "a", "clients") == rows(tmp_path / "b", "clients")
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+def test_metrics_are_told_under_their_names_with_those_of_validation_and_of_clients() -> None:
+    counts = {"round": 2, "version": 1, "virtual_seconds": 1.0, "wall_seconds": 1.0, "bytes_up": 1, "bytes_down": 1}
+    evaluation = Evaluation(
+        **counts,  # type: ignore[arg-type]
+        metrics={"rmse": 0.5, "r2": None},
+        loss=0.25,
+        updates=3,
+        validation={"loss": 0.75, "rmse": 0.875},
+        clients={"rmse": {"mean": 0.625, "worst_decile": 2.0}},
+        by_class={"f1": [0.5, None]},
+    )
+    told = point(RoundEnd(2, 2.0, 0.1, None, Arrivals(), [], [], {}, evaluation)).scalars
+    assert (told["history/rmse"], told["history/loss"], "history/r2" in told) == (0.5, 0.25, False)
+    assert (told["validation/rmse"], told["validation/loss"]) == (0.875, 0.75)
+    assert (told["clients/rmse.mean"], told["clients/rmse.worst_decile"]) == (0.625, 2.0)
+    assert not any("by_class" in name or name.endswith("/round") for name in told)

@@ -98,6 +98,9 @@ def export(
         Literal["torchscript", "onnx", "safetensors"] | None,
         typer.Option(help="Write the trained model of one run instead of a table."),
     ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="With --to, the model of the best evaluation instead of the last model.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -118,8 +121,10 @@ def export(
     if to is not None:
         tables: dict[str, object] = {"--what": what != "table", "--format": form, "--at": at, "--target": target}
         tables |= {"--reference": reference, "--metric": metric}
-        typer.echo(_model(folders, to, out, [name for name, value in tables.items() if value]))
+        typer.echo(_model(folders, to, out, best, [name for name, value in tables.items() if value]))
         return
+    if best:
+        raise InputError("--best needs --to, which says the format of the model; add it or remove --best")
     with importing():
         from fedkeel.study.adhoc import gather
         from fedkeel.study.export import export as save
@@ -135,7 +140,7 @@ def export(
     typer.echo(save(results, out, what, form))
 
 
-def _model(folders: list[Path], to: str, out: Path | None, others: list[str]) -> Path:
+def _model(folders: list[Path], to: str, out: Path | None, best: bool, others: list[str]) -> Path:
     """The file of a run's model."""
     if others:
         raise InputError(f"{others[0]} is for tables and cannot be combined with --to; remove one of them")
@@ -144,4 +149,4 @@ def _model(folders: list[Path], to: str, out: Path | None, others: list[str]) ->
     with importing():
         from fedkeel.runner.export import export_run
 
-    return export_run(folders[0], to, out)
+    return export_run(folders[0], to, out, best)

@@ -49,9 +49,9 @@ class Experiment(Section):
     partition: AnyPartition = Iid()
     """How the training samples are dealt out to the clients."""
     task: Kind = "classification"
-    """What the model learns. `classification`: one of several classes. `binary`: yes or no, from one logit.
-    `multilabel`: several yes or no. `regression`: real numbers. `sequence`: a class for each token, or the next
-    token."""
+    """What the model learns: one of several classes (`classification`), yes or no from one logit (`binary`), several
+    such answers (`multilabel`), real numbers (`regression`), or a class for each token, such as the next token
+    (`sequence`)."""
     loss: Loss = LossSettings()
     """What training minimises, by its name or as a section of settings."""
     metrics: Metrics = ()
@@ -249,6 +249,11 @@ class Experiment(Section):
             self.__dict__["target_metric"] = found
         if self.stop_at_target and self.target is None and self.target_accuracy is None:
             raise InputError("stop_at_target needs a target; set target, or target_accuracy")
+        if self.early_stopping.patience is None and self.early_stopping.min_delta:
+            raise InputError(
+                "early_stopping.min_delta needs early_stopping.patience, without which no run ends early; set it, or "
+                "remove early_stopping.min_delta"
+            )
         if self.evaluate_local and "accuracy" not in names:
             raise InputError("evaluate_local needs the metric accuracy; add it to metrics, or remove evaluate_local")
 

@@ -103,7 +103,8 @@ def known(name: str) -> Measured:
 
 
 def canonical(name: str) -> str:
-    """The name that fedkeel has for a metric."""
+    """The name that fedkeel has for a metric; of `module:name`, the name."""
+    name = short(name)
     word = name.strip().lower().replace("-", "_").replace(" ", "_")
     word = OTHER_NAMES.get(word, word)
     return word if word in KNOWN or word == LOSS.name else name.strip()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fedkeel.local.build import Workshop
 from fedkeel.local.executors.choose import Choice
@@ -21,6 +21,9 @@ from fedkeel.runner.scores import Model, client_scores, column, columns, finetun
 from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.steps import announce
 from fedkeel.wire.transform import Chain
+
+MOST_CLASSES = 100
+"""Of which the summary tells metrics one by one."""
 
 
 def save(folder: RunFolder, simulation: Simulation, module: nn.Module) -> None:
@@ -74,14 +77,16 @@ def score_clients(
     choice: Choice,
     summary: dict[str, Any],
     folder: RunFolder | None,
-    outputs: Tensor | None,
 ) -> NDArray[np.float64] | None:
-    """Models on each client's own test rows: where clients have such rows, or it was asked for, or there is no other.
+    """The final model class by class, and client by client where clients have test rows or it was asked for.
 
-    Puts the spreads into the summary, writes a row per client, and returns the first metric after fine-tuning. What is
-    estimated from a common test set is called that.
+    Puts metrics of classes and spreads over clients into the summary, writes a row per client, and returns the first
+    metric after fine-tuning. What is estimated from a common test set is called that.
     """
     epochs, task = simulation.experiment.finetune_epochs, simulation.task
+    outputs = simulation.outputs()
+    if outputs is not None and simulation.data.classes <= MOST_CLASSES:
+        summary["by_class"] = simulation.by_class(outputs)
     if not tests_clients(simulation):
         return None
     announce("testing the clients one by one")

@@ -38,9 +38,9 @@ TRACED, TRIED = 2, 5
 """Samples by which a model is recorded, and others by which the file is tried."""
 
 
-def export_run(folder: Path, to: str, out: Path | None = None) -> Path:
-    """Write the model of a finished run to a file, by default `exported.*` in its folder."""
-    kind = _kind(to)
+def export_run(folder: Path, to: str, out: Path | None = None, best: bool = False) -> Path:
+    """Write the model of a finished run to a file, by default `exported.*` in its folder; or its best model."""
+    kind, stored = _kind(to), f"best_{MODEL}" if best else MODEL
     named = f"run folder {label(str(folder))}"
     if not begun(folder):
         raise InputError(f"export: {label(str(folder))} holds no run; name a folder that fedkeel run has made")
@@ -53,15 +53,17 @@ def export_run(folder: Path, to: str, out: Path | None = None) -> Path:
         )
     if not complete(folder):
         raise InputError(f"{named}: the run is not finished; resume it first: fedkeel run --resume {folder}")
-    if not (folder / MODEL).is_file():
-        raise InputError(f"{named}: there is no {MODEL}, as the method trains no global model; nothing can be exported")
+    if not (folder / stored).is_file():
+        raise InputError(
+            f"{named}: there is no {stored}, as the method trains no global model; nothing can be exported"
+        )
     suffix = next(suffix for suffix, each in SUFFIXES.items() if each == kind)
     path = out or folder / f"exported{suffix}"
-    if path.resolve() == (folder / MODEL).resolve():
+    if path.resolve() == (folder / stored).resolve():
         raise InputError(f"out: {path} is the run's own model; name another file")
     _check_packages(kind)
     experiment, data, module = prepare(experiment.replace(init=None))
-    initial.load(module, str(folder / MODEL))
+    initial.load(module, str(folder / stored))
     return export(module, data, experiment, path, kind)
 
 

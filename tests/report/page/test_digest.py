@@ -17,6 +17,7 @@ from fedkeel.report.page.digest import digest
 from fedkeel.study.adhoc import gather
 from fedkeel.study.results import Listed, Results, collect, results
 from fedkeel.study.store import Store
+from tests.helpers.studies import row, write_run
 
 Make = Callable[..., Results]
 
@@ -50,8 +51,8 @@ def test_a_line_of_the_table_has_the_mean_over_seeds(compared: Results, told: di
     for place, variant in enumerate(compared.variants):
         last = [rows(folder, "history")[-1]["accuracy"] for folder in folders(compared, variant)]
         (line,) = [each for each in told["lines"] if each["variant"] == place]
-        assert line["accuracy"]["mean"] == pytest.approx(np.mean(last), rel=1e-4)
-        assert line["accuracy"]["count"] == 2
+        assert line["value"]["mean"] == pytest.approx(np.mean(last), rel=1e-4)
+        assert line["value"]["count"] == 2
         assert line["sentence"]
 
 
@@ -62,8 +63,8 @@ def test_no_real_times_are_told(told: dict[str, Any]) -> None:
 def test_curves_are_means_over_seeds_with_their_range(compared: Results, told: dict[str, Any]) -> None:
     for curve in told["curves"]:
         histories = [rows(folder, "history") for folder in folders(compared, compared.variants[curve["variant"]])]
-        for name in ("accuracy", "loss", "train_loss"):
-            values = np.array([[row[name] for row in history] for history in histories])
+        for name, column in (("value", "accuracy"), ("loss", "loss"), ("train_loss", "train_loss")):
+            values = np.array([[row[column] for row in history] for history in histories])
             drawn = curve["axes"]["rounds"][name]
             assert drawn["x"] == [1, 2, 3]
             np.testing.assert_allclose(drawn["mean"], values.mean(0), rtol=1e-4)
@@ -87,16 +88,16 @@ def test_lines_of_seeds_are_the_histories(compared: Results, told: dict[str, Any
 def test_one_seed_has_no_range_and_no_lines_of_its_own(written: Make) -> None:
     told = digest(written(["a", "b"], seeds=[3]))
     assert told["seed_lines"] == []
-    assert all("low" not in curve["axes"]["rounds"]["accuracy"] for curve in told["curves"])
+    assert all("low" not in curve["axes"]["rounds"]["value"] for curve in told["curves"])
     assert {line["standing"] for line in told["lines"]} <= {"", "level"}
 
 
 def test_long_curves_are_thinned(written: Make) -> None:
     told = digest(written(["a"], seeds=[0, 1], rounds=700))
-    drawn = told["curves"][0]["axes"]["rounds"]["accuracy"]
+    drawn = told["curves"][0]["axes"]["rounds"]["value"]
     assert len(drawn["x"]) == 200
     assert (drawn["x"][0], drawn["x"][-1]) == (1, 700)
-    assert len(told["seed_lines"][0]["accuracy"]) == 200
+    assert len(told["seed_lines"][0]["value"]) == 200
 
 
 def test_many_cells_have_fewer_points_each(written: Make) -> None:
@@ -112,6 +113,7 @@ def test_clients_are_those_of_the_files(compared: Results, told: dict[str, Any])
         values = [[row["accuracy"] for row in rows(folder, "client_metrics")] for folder in runs]
         known = [np.array([value for value in each if value is not None]) for each in values]
         assert found["mean"] == pytest.approx(np.mean([each.mean() for each in known]), rel=1e-4)
+        assert found["estimated"]
         assert sum(found["bars"]) == sum(map(len, known)) == found["clients"]
         summaries = [json.loads((folder / "summary.json").read_text())["client_accuracy_estimated"] for folder in runs]
         assert found["worst"] == pytest.approx(np.mean([each["worst_decile"] for each in summaries]), rel=1e-4)
@@ -139,7 +141,7 @@ def test_a_failed_run_is_told_with_its_reason_and_counts_for_nothing(written: Ma
     (line,) = [each for each in told["lines"] if each["variant"] == 1]
     assert (line["finished"], line["failed"]) == (1, 1)
     (curve,) = [each for each in told["curves"] if each["variant"] == 1]
-    assert curve["axes"]["rounds"]["accuracy"]["seeds"] == 1
+    assert curve["axes"]["rounds"]["value"]["seeds"] == 1
 
 
 def test_how_far_runs_are_is_told(written: Make) -> None:
@@ -152,7 +154,7 @@ def test_how_far_runs_are_is_told(written: Make) -> None:
         (told,) = digest(collect(store.plan(), store.path))["going_on"]
     last = found.outcomes[1].history[-1]
     assert (told["variant"], told["seed"], told["round"], told["rounds"]) == (0, 3, 20, 20)
-    assert told["accuracy"] == pytest.approx(last["accuracy"], rel=1e-4)
+    assert told["value"] == pytest.approx(last["accuracy"], rel=1e-4)
     assert told["limit_seconds"] is None
 
 
@@ -179,9 +181,10 @@ def test_a_run_alone_has_its_figures(compared: Results) -> None:
     alone = Listed(run.name, run.scene, run.variant, run.seed, run.folder)
     told = digest(results("Alone", [alone], compared.measure))
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert told["figures"]["accuracy"] == pytest.approx(summary["final_accuracy"], rel=1e-4)
+    assert told["figures"]["value"] == pytest.approx(summary["final_accuracy"], rel=1e-4)
     assert told["figures"]["virtual_seconds"] == pytest.approx(summary["virtual_seconds"], rel=1e-4)
-    worst = summary["client_accuracy"]["worst_decile"]
+    worst = summary["client_accuracy_estimated"]["worst_decile"]
+    assert told["figures"]["estimated"]
     assert told["figures"]["clients"]["worst_decile"] == pytest.approx(worst, rel=1e-4)
     assert digest(compared)["figures"] is None
 
@@ -190,3 +193,52 @@ def test_where_runs_are_compared_is_told(compared: Results) -> None:
     assert digest(compared)["measure"]["limits"] == [3]
     endless = replace(compared, limits={"": float("inf")})
     assert digest(endless)["measure"]["limits"] == [None]
+
+
+def test_a_regression_has_its_metric_its_clients_by_name_and_no_labels(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    metrics = [{"name": "rmse", "better": "lower", "share": False}, {"name": "r2", "better": "higher", "share": False}]
+    rest = {"virtual_seconds": 1.0, "updates": 1, "bytes_up": 1, "bytes_down": 1, "loss": 4.0, "train_loss": 1.0}
+    validation = {"loss": 1.0, "rmse": 2.5, "r2": 0.0}
+    write_run(folder, [{"round": 1, "rmse": 2.0, "r2": 0.5, **rest, "validation": validation}],
+              {"dataset": {"name": "custom:sensors"}}, {"client_rmse": {"mean": 2.0, "worst_decile": 9.0}})  # fmt: skip
+    (folder / "run.json").write_text(json.dumps({"schema": 2, "fedkeel": "0", "metrics": metrics}))
+    (folder / "labels.json").write_text(json.dumps({"clients": 3, "least": 5, "median": 6, "most": 7}))
+    clients = [("north", 1.0), ("south", 9.0), ("west", None)]
+    told = [{"client": n, "name": name, "rows": 4, "rmse": value, "estimated": False} for n, (name, value) in
+            enumerate(clients)]  # fmt: skip
+    (folder / "client_metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    found = digest(gather([folder]))
+    assert found["measure"]["judged"] == {"name": "rmse", "words": "rmse", "better": "lower", "share": False}
+    assert (found["figures"]["value"], found["figures"]["validation"], found["figures"]["best"]) == (2, 2.5, 2)
+    assert [(each["words"], each["value"]) for each in found["figures"]["others"]] == [("r2", 0.5)]
+    assert found["curves"][0]["axes"]["rounds"]["value"]["mean"] == [2]
+    (bars,) = found["clients"]
+    assert (bars["least"], bars["most"], bars["worst"], bars["mean"]) == (1, 9, 9, 5)  # a high error is worst
+    assert (bars["bars"][0], bars["bars"][-1], bars["estimated"]) == (1, 1, False)
+    assert [(each["name"], each["value"]) for each in found["named_clients"][0]["clients"]] == [
+        ("north", 1), ("south", 9), ("west", None),
+    ]  # fmt: skip
+    (labels,) = found["labels"]
+    assert "counts" not in labels
+    assert (labels["clients"], labels["least"], labels["most"]) == (3, 5, 7)
+
+
+def test_the_clients_of_an_old_run_are_read(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [row(1, 0.5)], {"dataset": {"name": "mnist"}})
+    (tmp_path / "a/client_accuracy.jsonl").write_text(
+        '{"client": 0, "accuracy": 0.25}\n{"client": 1, "accuracy": 0.75}\n'
+    )
+    (bars,) = digest(gather([tmp_path / "a"]))["clients"]
+    assert (bars["mean"], bars["estimated"], bars["least"], bars["most"]) == (0.5, True, 0, 1)
+
+
+def test_what_each_class_came_to_is_the_mean_over_seeds(tmp_path: Path) -> None:
+    for seed, values in enumerate(([0.5, 1.0, None], [0.25, None, None])):
+        summary = {"by_class": {"accuracy": values}}
+        write_run(tmp_path / f"{seed}", [row(1, 0.5)], {"dataset": {"name": "custom:d"}, "seed": seed}, summary)
+    (tmp_path / "0/labels.json").write_text(
+        json.dumps({"clients": 1, "least": 1, "median": 1, "most": 1, "class_names": ["cat", "dog", "owl"]})
+    )
+    (found,) = digest(gather([tmp_path / "0", tmp_path / "1"]))["classes"]
+    assert (found["names"], found["values"], found["words"]) == (["cat", "dog", "owl"], [0.375, 1, None], "accuracy")

@@ -8,7 +8,7 @@ from typing import Any
 
 import fedkeel
 from fedkeel.report import palette
-from fedkeel.report.page import clients, curves, jobs, labels, settings, tables
+from fedkeel.report.page import classes, clients, curves, jobs, labels, settings, tables
 from fedkeel.report.page.cells import cells
 from fedkeel.study.results import LEFT, Results
 
@@ -43,6 +43,7 @@ def digest(results: Results) -> dict[str, Any]:
         "faults": jobs.faults(found),
         "clients": clients.client_values(found, results.metric),
         "named_clients": clients.named_clients(found, results.metric),
+        "classes": classes.classes(found, results.metric),
         "labels": labels.labels(found),
         "differing": settings.differing(found, results.scenes, results.variants),
         "settings": settings.in_full(found),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,15 @@ def _map(cell: Cell) -> dict[str, Any]:
         dealt = [] if is_own(name) else [short(kind)]  # the user's own data may have been dealt out before
         title = ", ".join([name.removeprefix(GIVEN), *dealt, f"seed {int(record.experiment['seed'])}"])
     return {"title": title, **_read(version)}
+
+
+def class_names(folder: Path, count: int) -> list[str]:
+    """What the classes of a run's data are called, or their numbers."""
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
+        names = json.loads((folder / LABELS).read_text(encoding="utf-8"))["class_names"]
+        if len(names) == count:
+            return [label(str(name)) for name in names]
+    return [str(place) for place in range(count)]
 
 
 @lru_cache(maxsize=1024)

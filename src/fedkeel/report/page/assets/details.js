@@ -185,3 +185,25 @@ async function copy(text, button) {
     button.textContent = "Copy";
   }, 2000);
 }
+
+/** The metric of each class alone. */
+function classesSection(digest) {
+  const found = here(digest.classes);
+  if (!found.length) return null;
+  const { words, share, names } = found[0];
+  const heads = [
+    { text: "Class" },
+    ...found.map((each) => ({ text: `${digest.variants[each.variant].name}${share ? ", %" : ""}`, number: true })),
+  ];
+  const rows = names.map((name, place) => ({
+    cells: [
+      name,
+      ...found.map((each) => {
+        const value = each.values[place];
+        return share && value !== null && value !== undefined ? fixed(100 * value, 1) : short(value, 4);
+      }),
+    ],
+  }));
+  const caption = `${titled(words)} on the test samples of each class at the end of the runs, mean over seeds.`;
+  return section("classes", `${titled(words)} by class`, table({ caption, heads, rows }));
+}

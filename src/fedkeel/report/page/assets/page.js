@@ -37,6 +37,7 @@ const SECTIONS = [
   targetSection,
   curvesSection,
   clientsSection,
+  classesSection,
   updatesSection,
   labelsSection,
   devicesSection,
