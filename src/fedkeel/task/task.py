@@ -15,7 +15,7 @@ from fedkeel.config import usercode
 from fedkeel.errors import InputError, described, shown
 from fedkeel.task import losses
 from fedkeel.task.losses import IGNORED, Loss, one_logit
-from fedkeel.task.metrics import KNOWN, Metric, Predictions, canonical
+from fedkeel.task.metrics import KNOWN, Metric, Predictions, usual_name
 from fedkeel.task.pairing import check_pairing
 from fedkeel.task.settings import LOSSES, Kind, LossSettings
 
@@ -249,7 +249,7 @@ def metric_names(kind: Kind, metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(name: str, kind: Kind) -> str:
-    word = canonical(name)
+    word = usual_name(name)
     fitting = [known for known, metric in KNOWN.items() if _FORMS[kind] in metric.forms]
     if word in fitting:
         return word
