@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_same_command_repeats_nothing_and_leaves_the_same_table(compared: tu
     words = ["--algorithms", "fedavg,fedprox", "--seeds", "0-1", "--target", "0.2", "--out", "here"]
     done = compare(*words, cwd=folder)
     assert done.returncode == 0
-    assert "all 4 runs are done already" in done.stdout
+    assert "all 4 runs are already done" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (folder / "here/table.csv").read_bytes() == before
 
@@ -102,7 +103,7 @@ def test_more_seeds_and_methods_are_added(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     words = ["--algorithms", "fedavg,fedcm", "--seeds", "0,1", "--out", "here"]
     done = compare(*words, cwd=tmp_path)
-    assert "3 runs to do, 1 more is done already" in done.stdout
+    assert "3 runs to do, 1 more is already done" in done.stdout
 
 
 @pytest.mark.slow
@@ -179,7 +180,7 @@ def test_a_run_that_diverges_is_a_result_of_the_comparison(tmp_path: Path) -> No
     assert "wild-seed0: failed: training diverged" in done.stdout
     assert "1 of 1 runs failed: training diverged" in done.stdout
     again = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
-    assert "all 2 runs are done already" in again.stdout
+    assert "all 2 runs are already done" in again.stdout
     assert "1 of 1 runs failed: training diverged" in again.stdout
 
 
@@ -301,9 +302,9 @@ def test_a_search_of_impossible_settings_alone_says_so(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / SEARCH).write_text(json.dumps(asked.told()))
     failed = Trial(0, {"clients": 4, "per_round": 8}, 0.0, "failed", why="per_round: 8 is not accepted")
-    (tmp_path / "here" / TRIALS).write_text(json.dumps(vars(failed)) + "\n")
+    (tmp_path / "here" / TRIALS).write_text(json.dumps(asdict(failed)) + "\n")
     done = fedkeel("sweep", *small, *words, "--seeds", "100", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial came to its end\n")
+    assert (done.returncode, done.stderr) == (1, "fedkeel: no trial was completed\n")
 
 
 @pytest.mark.slow

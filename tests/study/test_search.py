@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,7 +95,7 @@ def earlier(asked: Search, place: Path, *trials: Trial) -> None:
     """The folder of a search with trials that were made before."""
     place.mkdir(exist_ok=True)
     (place / SEARCH).write_text(json.dumps(asked.told()))
-    (place / TRIALS).write_text("".join(json.dumps(vars(trial)) + "\n" for trial in trials))
+    (place / TRIALS).write_text("".join(json.dumps(asdict(trial)) + "\n" for trial in trials))
 
 
 def tried(state: str, score: float, count: int, first: int = 0) -> list[Trial]:
@@ -408,7 +409,7 @@ CLOCK = ("limit_seconds=20", "rounds=100000", "evaluate_every=1")
 def test_trials_are_judged_by_the_clock_where_they_are_compared_by_it(tmp_path: Path) -> None:
     asked = what(2, (), ("algorithm=fedavg,fedasmu",), CLOCK)
     trials = made(asked, tmp_path)
-    assert asked.measure == Measure(at="time", until=20.0)
+    assert asked.measure == Measure(at="time", until=20.0, tuning=True)
     found = collect(asked.plan(trials), tmp_path)
     for trial in (each for each in trials if each.repeats is None):
         runs = found.of("", trial.variant)
