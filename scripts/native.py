@@ -68,7 +68,7 @@ def mode() -> str:
     """What `FEDKEEL_NATIVE` asks for."""
     asked = os.environ.get("FEDKEEL_NATIVE") or "auto"
     if asked not in MODES:
-        raise BuildError(f"FEDKEEL_NATIVE: {asked!r} is not accepted; accepted: {', '.join(MODES)}")
+        raise BuildError(f"FEDKEEL_NATIVE must be one of {', '.join(MODES)}; got {asked!r}")
     return asked
 
 
@@ -97,7 +97,7 @@ def build(source: Path, into: Path) -> Outcome:
         why = "no C++ compiler was found when fedkeel was installed"
         if asked == "require":
             raise BuildError(
-                f"FEDKEEL_NATIVE: require is not accepted, {why}; install one (g++ or clang++), or set CXX"
+                f"FEDKEEL_NATIVE=require needs a compiler, but {why}; install one (g++ or clang++), or set CXX"
             )
         return _without(into, why, "; install one (g++ or clang++), or set CXX")
     known, wanted = _read(into / BUILT), _wanted(source, command)

@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fedkeel import Experiment
 from fedkeel.data.settings import DatasetSettings
-from tests.helpers import commands
+from tests.helpers import pages
 from tests.helpers.repository import ROOT
 
 PAGE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+BLOCKS = pages.blocks(PAGE)
 EXTRA = "import datasets"
 """Code that needs an extra has this line."""
 
 
-def carried_out(place: Path, extra: bool) -> str:
-    """What the page's code and commands print: first all code, then the commands."""
-    code = [text for kind, text in BLOCKS if kind == "python" and (extra or EXTRA not in text)]
-    (place / "page.py").write_text("\n".join(code))
-    done = subprocess.run([sys.executable, "page.py"], cwd=place, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    printed = [done.stdout]
-    for line in "".join(text for kind, text in BLOCKS if kind == "bash").splitlines():
-        program, *arguments = shlex.split(line)
-        assert program == "fedkeel"
-        ran = commands.fedkeel(*arguments, cwd=place)
-        assert ran.returncode == 0, f"{line}\n{ran.stderr}"
-        printed.append(ran.stdout)
-    return "\n".join(printed)
-
-
 @pytest.mark.slow
 def test_the_page_runs_and_prints_what_it_says(tmp_path: Path) -> None:
-    printed = carried_out(tmp_path, extra=False)
-    promised = [
-        line.partition("  # ")[2] for _, text in BLOCKS for line in text.splitlines() if line.startswith("print(")
-    ]
-    for line in filter(None, promised):
-        assert line in printed
+    pages.carried_out(BLOCKS, tmp_path, lambda code: EXTRA not in code)
     runs = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"patients-linear-fedavg-seed0", "samples-linear-fedavg-seed0", "scans-linear-fedavg-seed0"} <= runs
     assert (tmp_path / "patients-column.png").exists()
@@ -54,7 +30,7 @@ def test_the_page_runs_and_prints_what_it_says(tmp_path: Path) -> None:
 def test_the_page_runs_with_its_extras(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     pytest.importorskip("flwr_datasets")
-    carried_out(tmp_path, extra=True)
+    pages.carried_out(BLOCKS, tmp_path)
     assert (tmp_path / "saved").is_dir()
 
 

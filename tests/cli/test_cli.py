@@ -41,9 +41,9 @@ def test_quiet_prints_nothing(tmp_path: Path) -> None:
 def test_run_folder_is_complete(finished: tuple[Path, str]) -> None:
     out, _ = finished
     assert sorted(p.name for p in out.iterdir()) == [
-        "checkpoint", "clients.jsonl", "experiment.yaml", "history.jsonl", "labels.json", "learning_curve.png",
-        "learning_curve.svg", "model.safetensors", "refused.jsonl", "rounds.jsonl", "run.json", "summary.json",
-        "unfinished.jsonl",
+        "best_model.safetensors", "checkpoint", "clients.jsonl", "experiment.yaml", "history.jsonl", "labels.json",
+        "learning_curve.png", "learning_curve.svg", "model.safetensors", "refused.jsonl", "rounds.jsonl", "run.json",
+        "summary.json", "unfinished.jsonl",
     ]  # fmt: skip
     summary = json.loads((out / "summary.json").read_text())
     asked = (
@@ -195,13 +195,16 @@ def test_plot_compares_runs(finished: tuple[Path, str], tmp_path: Path) -> None:
         (["run", "missing.yaml"], ["missing.yaml", "No such file"]),
         (["run", "a.yaml", "b.yaml"], ["2 experiment files are given (a.yaml, b.yaml); keep one of them"]),
         (["run", "--set", "dataset=emnist-letters"], ["emnist-letters"]),
-        (["run", "--set", "model=textcnn"], ["textcnn", "accepted"]),
+        (
+            ["run", "--set", "model=textcnn"],
+            ["model.name: textcnn needs token sequences (length,) with a vocabulary; got shape (1, 28, 28)"],
+        ),
         (["run", "--set", "model=nowhere:net"], ["model.name", "nowhere:net", "module:function"]),
         (["run", "--set", "model=custom:Net"], ["model.name", "run(model=...)"]),
         (["run", "--out", "full"], ["out", "full", "not empty"]),
         (["run", "--out", "full/file"], ["out", "is a file"]),
         (["run", "--out", "full/file/below"], ["out", "full/file/below"]),
-        (["run", "--rounds", "3"], ["--rounds"]),
+        (["run", "--rounds", "3"], ["there is no option --rounds; settings are given as --set rounds=..."]),
         (["data", "get", "nothing"], ["dataset.name", "nothing"]),
         (["list", "things"], ["things", "algorithms"]),
     ],

@@ -31,7 +31,7 @@ def said(*overrides: str) -> str:
         ("local.optimizer=rmsprop", "local.optimizer must be 'sgd', 'adam' or 'adamw'; got 'rmsprop'"),
         ("local.betas=[0.5]", "local.betas.1 is missing; give it a value"),
         ("local.betas=[0.5, 0.5, 0.5]", "local.betas must be a list of at most 2; got [0.5, 0.5, 0.5]"),
-        ("local=5", "local must be a section of settings; got 5"),
+        ("local=5", "local must be a section of settings, such as local.epochs; got 5"),
         ("dataset=5", "dataset must be a name or a section of settings; got 5"),
         ("partition=[1]", "partition must be a name or a section of settings; got [1]"),
         ("faults.corruptions=[]", "faults.corruptions must be a list of at least 1; got []"),
@@ -60,7 +60,7 @@ def said(*overrides: str) -> str:
         ("seed=2001-99-99", "seed must be a YAML value; got '2001-99-99'"),
         ("rounds=" + "{a: " * 900, "rounds must be a YAML value; got '{a: {a:"),
         ("name=../up", "name must be 1 to 100 printable bytes that name a folder, without / and \\ and not start"),
-        ("stop_at_target=true", "stop_at_target needs a target; set target_accuracy"),
+        ("stop_at_target=true", "stop_at_target needs a target; set target, or target_accuracy"),
     ],
 )  # fmt: skip
 def test_one_setting(override: str, sentence: str) -> None:
@@ -86,7 +86,7 @@ def test_one_setting(override: str, sentence: str) -> None:
         ),
         (
             ["algorithm=fedagg", "local.optimizer=adam"],
-            "local.optimizer must be sgd with fedagg, as its learning rates",
+            "local.optimizer: adam cannot be used with fedagg, as its learning rates",
         ),
         (["schedule.pace=stream"], "schedule.pace must be auto or barrier with fedavg; got stream"),
         (["finetune.lr=0.1"], "finetune.lr=0.1 needs fine-tuning; set finetune.epochs, or remove it"),

@@ -144,5 +144,8 @@ def test_every_model_with_all_its_options_is_valid(name: str) -> None:
 def test_settings_are_described() -> None:
     found = experiment_schema()["properties"]
     assert found["rounds"]["description"].startswith("The number of rounds")
-    assert found["local"]["properties"]["lr"]["description"] == "The learning rate of the clients."
+    assert (
+        found["local"]["properties"]["lr"]["description"]
+        == "The learning rate of the clients, before `lr_decay` and `schedule`."
+    )
     assert all(each.get("description") for each in found.values())

@@ -13,10 +13,12 @@
 - `folders`: what a run left in its folder, and runs that are stopped and resumed
 - `loopback`: a web server on this machine with files that a test gives it, and a guard against all other hosts
 - `methods`: settings by which every method fits a small federation
+- `mistaken`: losses, metrics and models as users get them wrong
 - `mutations`: experiments turned into ones that nobody would write
 - `native`: the native library, or the reason to skip a test; scripts as modules; compilers that only pretend
 - `numbered`: data whose samples are told apart by number, and who sees which of them
 - `oracles`: the gradient oracle of one client
+- `pages`: pages of the documentation, their code run and their commands carried out
 - `processes`: processes forked from this one, which has loaded everything
 - `promise`: what the loader promises, whatever it is given
 - `quadratics`: the training loop on quadratics

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedkeel.cli import main
+from fedkeel.cli.console import console
 
 QUICK = ["model=linear", "rounds=3", "clients=10", "per_round=5", "dataset.train_limit=500", "dataset.test_limit=200"]
 
@@ -30,6 +31,7 @@ def fedkeel(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         contextlib.redirect_stderr(errors),
     ):
         patch.chdir(cwd)
+        patch.setattr(console, "quiet", False)  # whatever an earlier command has asked for
         patch.setattr(sys, "argv", ["fedkeel", *arguments])
         patch.setattr(sys, "path", sys.path.copy())
         for name, value in (env or {}).items():

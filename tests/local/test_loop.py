@@ -162,37 +162,37 @@ class Advances(Returns):
         return self._found(oracle.grad(w), job)
 
 
-LIKE_W = r"accepted: a tensor \[k, D\] like w, here a tensor \[5, 4\] of float64"
+LIKE_W = r"must return a tensor \[k, D\] like w, here a tensor \[5, 4\] of float64; got"
 
 
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        (Steps("step", lambda g: g.norm(dim=-1, keepdim=True)), rf"Steps: step .* \[5, 1\] of float64; {LIKE_W}"),
-        (Steps("step", lambda g: g.float()), rf"Steps: step returned a tensor \[5, 4\] of float32; {LIKE_W}"),
-        (Steps("step", lambda _: None), rf"Steps: step returned None; {LIKE_W}"),
-        (Steps("step", lambda g: (g, 1)), rf"Steps: step returned \(a tensor \[5, 4\] of float64, 1\); {LIKE_W}"),
-        (Advances("advance", lambda g, _: g), r"Advances: advance returned a tensor .*; accepted: a pair \("),
-        (Advances("advance", lambda g, job: (job, g)), r"Advances: advance returned \(a Job, a tensor .*; accepted: a"),
-        (Advances("advance", lambda g, job: (g[:, :1], job)), rf"Advances: advance .* \[5, 1\] of float64; {LIKE_W}"),
-        (Returns("begin", lambda _: None), r"Returns: begin returned None; accepted: a Job"),
+        (Steps("step", lambda g: g.norm(dim=-1, keepdim=True)), rf"Steps: step {LIKE_W} .*\[5, 1\] of float64"),
+        (Steps("step", lambda g: g.float()), rf"Steps: step {LIKE_W} a tensor \[5, 4\] of float32"),
+        (Steps("step", lambda _: None), rf"Steps: step {LIKE_W} None"),
+        (Steps("step", lambda g: (g, 1)), rf"Steps: step {LIKE_W} \(a tensor \[5, 4\] of float64, 1\)"),
+        (Advances("advance", lambda g, _: g), r"Advances: advance must return a pair \(.*; got a tensor"),
+        (Advances("advance", lambda g, job: (job, g)), r"Advances: advance must return a pair .*; got \(a Job, a t"),
+        (Advances("advance", lambda g, job: (g[:, :1], job)), rf"Advances: advance {LIKE_W} .*\[5, 1\] of float64"),
+        (Returns("begin", lambda _: None), r"Returns: begin must return a Job, .*; got None"),
         (
             Watches("begin", lambda job: replace(job, course=Course(ascent=0.1))),
             r"Watches: begin set a course with an ascent",
         ),
         (
             Returns("begin", lambda job: replace(job, course=Course(pull=0.5))),
-            r"Returns: begin returned for the course's pull 0.5; accepted: a ten",
+            r"Returns: begin must return a job whose course has a tensor \[k, 1\] as its pull; got 0.5",
         ),
         (
             Returns("begin", lambda job: replace(job, course=Course(trail=Trail(job.start, job.start, 0.9, 1.0)))),
-            r"Returns: begin returned for the course's gain .*; accepted: a tensor \[k, 1\]",
+            r"Returns: begin must return a job whose course has a tensor \[k, 1\] as its gain; got 1.0",
         ),
-        (Returns("end", lambda _: None), r"Returns: end returned None; accepted: a pair of dictionaries"),
-        (Returns("end", lambda job: job.kept), r"Returns: end returned a dict; accepted: a pair of dictionaries"),
+        (Returns("end", lambda _: None), r"Returns: end must return a pair of dictionaries .*; got None"),
+        (Returns("end", lambda job: job.kept), r"Returns: end must return a pair of dictionaries .*; got a dict"),
         (
             Returns("end", lambda _: ({}, {}, {})),
-            r"Returns: end returned \(a dict, a dict, a dict\); accepted: a pair",
+            r"Returns: end must return a pair of dictionaries .*; got \(a dict, a dict, a dict\)",
         ),
     ],
 )

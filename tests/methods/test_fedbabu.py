@@ -133,7 +133,9 @@ def test_fine_tuning_at_a_rate_of_its_own() -> None:
 
 
 def test_a_body_that_is_not_there_cannot_be_fine_tuned() -> None:
-    with pytest.raises(InputError, match=r"finetune\.part: body is not accepted, this model is all head"):
+    with pytest.raises(
+        InputError, match=r"^finetune\.part: this model has no body, as it is all head; use all or head$"
+    ):
         federation.train("fedavg", finetune={"epochs": 1, "part": "body"})
 
 

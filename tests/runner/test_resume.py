@@ -256,7 +256,7 @@ FOREIGN: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "samples": (lambda: {"data": shifted(samples=1.0), "model": federation.net(4)}, "other data"),
     "fewer clients": (
         lambda: {**given(), "data": FederatedData.from_clients(federation.clients()[:5], test=federation.clients()[3])},
-        "clients: 6 is not accepted",
+        "clients must be 5, as many as the data has; got 6",
     ),
     "widths": (lambda: given(federation.net(5)), "other data"),
     "layers": (lambda: given(federation.net(4, 4)), "other data"),

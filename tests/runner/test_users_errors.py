@@ -53,7 +53,9 @@ def test_the_command_line_says_where_it_happened(setting: str, where: str, modul
     done = fedkeel("run", "--set", *settings, "executor=serial", setting.format(module), cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert f"{module}{where}" in done.stderr
-    assert done.stderr.endswith("; add --debug to the command to see the traceback\n")
+    told, _, way_on = done.stderr.partition("; add --debug to the command to see the traceback")
+    assert told.count("in round 2") == ("late" in setting)
+    assert way_on.startswith("; there is no checkpoint yet; start it again with: " if "late" in setting else "\n")
     assert "defect" not in done.stderr
     if "late" in setting:
         assert done.stderr.startswith("fedkeel: in round 2: ")

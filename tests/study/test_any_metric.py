@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkeel.errors import InputError
-from fedkeel.record.measured import Measured, told
+from fedkeel.record.measured import Measured, canonical, told
 from fedkeel.report.page.digest import digest
 from fedkeel.study.adhoc import gather
 from fedkeel.study.export import caption, markdown
 from fedkeel.study.plan import Measure
 from fedkeel.study.results import Results, collect
+from fedkeel.study.search import _trial
 from fedkeel.study.statistics import best, paired
 from fedkeel.study.store import Store
 from fedkeel.study.sweep import ranking
@@ -207,6 +208,18 @@ def test_settings_are_chosen_on_the_validation_set(tmp_path: Path) -> None:
     without = tuned(tmp_path / "without", validation=False)
     assert ranking(without)[0].variant == "x"
     assert "Settings are chosen by test rmse, as there is no validation set." in caption(without)
+
+
+def test_metrics_have_other_names() -> None:
+    assert [canonical(name) for name in ("AUC", "root mean-squared error", "mine:Gain", "Gain", "r2")] == [
+        "auroc", "rmse", "Gain", "Gain", "r2",
+    ]  # fmt: skip
+
+
+def test_trials_of_an_earlier_version_are_read() -> None:
+    told = {"number": 0, "settings": {"local.lr": 0.1}, "accuracy": 0.75, "state": "complete", "steps": {"1": 0.75}}
+    trial = _trial({**told, "why": "", "repeats": None})
+    assert (trial.value, trial.score, trial.steps, trial.metric.name) == (0.75, 0.75, {1: 0.75}, "accuracy")
 
 
 def test_methods_are_compared_on_the_test_set(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ CLEAR = [
 
 @pytest.mark.parametrize("number", range(len(CONFUSED)))
 def test_a_table_of_all_pairs_is_refused(number: int) -> None:
-    told = r"loss.name: mine:loss compares every target .* have shape \[2, 1\] and targets \[2\]; use outputs.sq"
+    told = r"loss.name: mine:loss compares every target .* outputs have shape \[2, 1\] and targets \[2\]; use"
     with pytest.raises(InputError, match=told):
         check_pairing("loss.name", "mine:loss", CONFUSED[number], Z, Y)
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from fedkeel.cli import stdio
-from fedkeel.errors import FedkeelError, words
+from fedkeel.errors import FedkeelError, did_you_mean, nearest, words
 
 
 def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> None:
@@ -36,13 +36,20 @@ def guarded(command: click.Command, arguments: Sequence[str], debug: bool) -> No
         if isinstance(error, BrokenPipeError) and stdio.reader_gone():
             stdio.settle()
             sys.exit(0)
-        told = _foreseen(error) if isinstance(error, FedkeelError) else "; ".join([_unforeseen(error), *notes(error)])
+        told = _foreseen(error) if isinstance(error, FedkeelError) else "; ".join([_unforeseen(error), *_advice(error)])
         fail(told, getattr(error, "exit_code", 1))
 
 
 def notes(error: BaseException) -> list[str]:
     """What was added to an error on its way, such as how to resume the run."""
     return [*getattr(error, "__notes__", [])]
+
+
+def _advice(error: BaseException) -> list[str]:
+    """The notes that say what to do."""
+    from fedkeel.config import usercode
+
+    return [note for note in notes(error) if not note.startswith(usercode.DOING)]
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -59,7 +66,25 @@ def _refuse_usage(error: click.ClickException) -> NoReturn:
         sys.exit(error.exit_code)
     context = getattr(error, "ctx", None)
     where = f" (see {context.command_path} --help)" if context else ""
-    fail(" ".join(error.format_message().split()) + where, error.exit_code)
+    fail(_told(error) + where, error.exit_code)
+
+
+def _told(error: click.ClickException) -> str:
+    """What Click says, in the words of other errors."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        known = [name for each in error.ctx.command.params for name in each.opts if name.startswith("--")]
+        word = error.option_name.lstrip("-").replace("-", "_")
+        near = did_you_mean(nearest(error.option_name, known, 0.7))
+        settings = f"settings are given as --set {word}=..." if "--set" in known else f"choose from {', '.join(known)}"
+        return f"there is no option {error.option_name}; {near or settings}"
+    told = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if told.startswith("No such command") and context is not None and isinstance(context.command, click.Group):
+        names = context.command.list_commands(context)
+        word = told.partition("'")[2].partition("'")[0]
+        choice = did_you_mean(nearest(word, names, 0.6)) or f"choose from {', '.join(names)}"
+        return f"there is no command {word}; {choice}"
+    return told
 
 
 def _foreseen(error: FedkeelError) -> str:

@@ -67,6 +67,7 @@ class Elsewhere:
         """Where the setting is, or which one was meant."""
         key, given = error.key, ".".join(filter(None, [error.section, error.key]))
         exact = [each for each in self._known if each.rpartition(".")[2] == key and each != given]
+        exact = [] if key in ("kind", "name") else exact  # many sections have them
         if exact or key in SYNONYMS:
             return did_you_mean(sorted(exact, key=lambda each: each.count("."))[:MOST] or [SYNONYMS[key]])
         near = nearest(key, error.names, 0.7) or [each for each in error.names if key in each.split("_")][:MOST]
@@ -76,6 +77,8 @@ class Elsewhere:
         if others.get(error.section):
             owners = _some(others[error.section], "or")
             return f"choose {error.section}.{SHORTHAND[error.section]} {owners} to use it"
+        if error.section and error.section not in _OWNERS:
+            others = {section: _owners_of(section, key) for section in _OWNERS}
         told = [f"{section}.{key} of {_some(owners, 'and')}" for section, owners in others.items() if owners]
         if told:
             return did_you_mean(told)

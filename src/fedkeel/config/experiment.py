@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from fedkeel.config import usercode, yamltext
+from fedkeel.config import consistency, usercode, yamltext
 from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
 from fedkeel.config.elsewhere import Elsewhere
 from fedkeel.config.section import RULES, Count, Section, Share, explain
@@ -28,8 +28,9 @@ from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.task.aim import Aim
+from fedkeel.task.metrics import KNOWN, usual_name
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
-from fedkeel.task.task import LOSS, Task, check_task, loss_name, metric_names, new_task
+from fedkeel.task.task import LOSS, Task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
 from fedkeel.world.fleet.settings import FleetSettings as FleetSettings
@@ -155,93 +156,18 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.per_round is not None and self.participation is not None:
-            raise InputError(
-                f"per_round={self.per_round} and participation={self.participation} both say how many clients take "
-                "part in a round; keep one of them"
-            )
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
-        # Data that is handed over in Python says later how many clients there are.
-        if "clients" in self.model_fields_set and (self.per_round or 0) > self.clients:
-            raise InputError(f"per_round must be at most clients={self.clients}; got {self.per_round}")
-        for field, value in (("part", self.finetune.part != "all" and self.finetune.part), ("lr", self.finetune.lr)):
-            if value and not self.finetune_epochs:
-                raise InputError(f"finetune.{field}={value} needs fine-tuning; set finetune.epochs, or remove it")
-        count, (unit, word) = self.local.units, ("steps", "mini-batch") if self.local.by_step else ("epochs", "epoch")
-        missing = self.fleet.tau_max if self.fleet.tau_max is not None else count - 1
-        if missing >= count:
-            raise InputError(
-                f"fleet.tau_max must be at most {count - 1} with local.{unit}={count}, as every device does at least "
-                f"one {word}; got {missing}"
-            )
-        if self.fleet.rho and count == 1:
-            raise InputError(
-                f"fleet.rho={self.fleet.rho:g} needs jobs of at least 2 {unit}, so that a device can miss one; "
-                f"set local.{unit} to 2 or more"
-            )
-        self._check_pace()
-        needs_weights = {
-            "gate.max_norm": self.gate.max_norm,
-            "gate.min_norm": self.gate.min_norm,
-            "wire": next((each.kind for each in self.wire if each.needs_weights), None),
-        }
-        for field, given in needs_weights.items():
-            if given is not None and self.algorithm.rules()[0].uploads == "none":
-                raise InputError(
-                    f"{field}={given} needs clients that send weights, and those of {self.algorithm.label} send none; "
-                    "remove it or choose another method"
-                )
-        self._check_local()
-        if self.faults.corrupt and "huge" in self.faults.corruptions and self.gate.max_norm is None:
-            raise InputError(
-                "faults.corruptions: 'huge' needs gate.max_norm, as nothing else refuses such an upload; set "
-                "gate.max_norm"
-            )
-        self._check_task()
-        return self
-
-    def _check_local(self) -> None:
-        """Whether clients can train like this with the method, and in the experiment's dtype."""
-        local, method = self.local, self.algorithm.label
-        for rule in self.algorithm.rules():
-            if local.optimizer != "sgd" and rule.needs_sgd:
-                raise InputError(
-                    f"local.optimizer: {local.optimizer} cannot be used with {method}, as {rule.needs_sgd}; use sgd"
-                )
-            over = local.schedule.over
-            if over and (reason := rule.schedule_objection(over)):
-                raise InputError(
-                    f"local.schedule: {local.schedule.kind} over {over} cannot be used with {method}, as {reason}; "
-                    "remove it"
-                )
-        if local.precision is not None and self.dtype != "float32":
-            raise InputError(f"local.precision needs dtype=float32; got dtype={self.dtype}; remove one of the two")
-
-    def _check_task(self) -> None:
-        """Whether loss, metrics and targets fit the task."""
-        check_task(self.task, self.loss, self.metrics)
-        if self.gate.max_loss is None:  # shown, yet not counted as set by the user
+        if self.target_metric is not None:
+            found = usual_name(self.target_metric)
+            own = usercode.short(self.target_metric)
+            self.__dict__["target_metric"] = found if found in (*KNOWN, LOSS) else own
+        consistency.check(self)
+        self.__dict__["metrics"] = metric_names(self.task, self.metrics)
+        if self.gate.max_loss is None:
             usual = 1e4 if loss_name(self.task, self.loss).endswith("cross_entropy") else 1e30
             self.__dict__["gate"] = self.gate.model_copy(update={"max_loss": usual})
-        self.__dict__["metrics"] = metric_names(self.task, self.metrics)
-        names = [usercode.short(each) for each in self.metrics]
-        if self.target is not None and self.target_accuracy is not None:
-            raise InputError("target and target_accuracy both set a target; keep one of the two")
-        if self.target_accuracy is not None and (self.target_metric or "accuracy") != "accuracy":
-            raise InputError(
-                f"target_accuracy does not go with target_metric={self.target_metric}; use target instead of it"
-            )
-        wanted = "accuracy" if self.target_accuracy is not None else self.target_metric
-        if wanted is not None and wanted not in (*names, LOSS):
-            near = "target_accuracy" if self.target_accuracy is not None else f"target_metric={shown(wanted)}"
-            raise InputError(
-                f"{near} needs a metric that is measured; add {wanted} to metrics, or use one of {', '.join(names)}"
-            )
-        if self.stop_at_target and self.target is None and self.target_accuracy is None:
-            raise InputError("stop_at_target needs a target; set target, or target_accuracy")
-        if self.evaluate_local and "accuracy" not in names:
-            raise InputError("evaluate_local needs the metric accuracy; add it to metrics, or remove evaluate_local")
+        return self
 
     @cached_property
     def objective(self) -> Task:
@@ -261,24 +187,6 @@ class Experiment(Section):
         first = "accuracy" if self.target_accuracy is not None else self.objective.names[0]
         metric = self.target_metric or first
         return Aim(metric, self.objective.better(metric), value)
-
-    def _check_pace(self) -> None:
-        """Whether the method can work like this."""
-        own, asked, schedule = self.algorithm.rules()[1].pace, self.schedule.pace, self.schedule
-        if (own == "barrier") != (self.pace == "barrier"):
-            possible = "auto or barrier" if own == "barrier" else "auto, stream, periodic or concurrency"
-            raise InputError(f"schedule.pace must be {possible} with {self.algorithm.label}; got {asked}")
-        schedule.check(self.pace)
-        if schedule.over_select and self.sampling == "scheme1":
-            raise InputError(
-                f"schedule.over_select={schedule.over_select:g} needs sampling=uniform, as {self.sampling} may draw a "
-                "client twice; change one of them"
-            )
-        if self.pace != "barrier" and self.sampling == "scheme1":
-            raise InputError(
-                f"sampling must be uniform with {self.algorithm.label}, which receives updates one by one; "
-                f"got {self.sampling}"
-            )
 
     @property
     def plans_ahead(self) -> str | None:

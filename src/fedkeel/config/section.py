@@ -116,7 +116,24 @@ def _problem(error: ErrorDetails, section: type[BaseModel], field: str, advise: 
         case "value_error" | "assertion_error":
             reason = error["msg"].partition(", ")[2] or "it is not valid"
             return _Problem(f"{name}: {reason}" if isinstance(error["input"], dict) else f"{name}: {reason}; got {got}")
-    return _Problem(f"{name} must be {WANTED}; got {got}", must_be(error, owner))
+    meant = _share_meant(error)
+    return _Problem(
+        f"{name} must be {WANTED}; got {got}{f'; did you mean {meant:g}?' * bool(meant)}", must_be(error, owner)
+    )
+
+
+def _share_meant(error: ErrorDetails) -> float:
+    """The share that a percentage stands for: 0.2 for 20 or '20%'; 0 where none was given."""
+    value, number = error["input"], 0.0
+    at_most = error["type"] == "less_than_equal" and error["ctx"]["le"] == 1
+    if at_most and isinstance(value, int | float):
+        number = float(value)
+    elif error["type"] == "float_parsing" and isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            number = float(value.strip().removesuffix("%"))
+        except ValueError:
+            return 0.0
+    return number / 100 if 2 <= number <= 100 or (number and isinstance(value, str)) else 0.0
 
 
 def _advised(error: UnknownSettingError, advise: Advice | None) -> InputError:
@@ -157,7 +174,12 @@ def _as_section(loc: tuple[int | str, ...], owner: type[BaseModel] | None) -> st
     """How a section may be given; those that choose something may be given by a name alone."""
     field = owner.model_fields.get(str(loc[-1])) if loc and owner is not None else None
     chosen = any({"name", "kind"} & each.model_fields.keys() for each in _sections(field.annotation)) if field else True
-    return "a name or a section of settings" if chosen else "a section of settings"
+    if chosen:
+        return "a name or a section of settings"
+    inside = (
+        next(iter(_sections(field.annotation)[0].model_fields), "") if field and _sections(field.annotation) else ""
+    )
+    return f"a section of settings, such as {loc[-1]}.{inside}" if inside else "a section of settings"
 
 
 def _bare(text: str) -> str:

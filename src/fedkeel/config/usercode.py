@@ -22,6 +22,8 @@ from fedkeel.errors import FedkeelError, InputError, label, no_such_setting, one
 GIVEN = "custom:"
 """Begins the recorded name of data or a model that was handed over in Python."""
 TRACEBACK = "add --debug to the command to see the traceback"
+DOING = "in round "
+"""Begins a note that says when an error arose; others say what to do about it."""
 FOUND: set[str] = set()
 """Names of the user's code that this process has used."""
 _PACKAGE = Path(__file__).parents[1]
@@ -47,9 +49,10 @@ def name_of(function: Any, field: str) -> str:
     with suppress(InputError):
         if name.isidentifier() and find(spelled, field) is function:
             return spelled
+    own = name.rpartition(".")[2] or type(function).__name__
     raise InputError(
-        f"{field}: {label(name or type(function).__name__)} cannot be found again by its name; define it with def at "
-        "the top level of a module, so that runs can be repeated and resumed"
+        f"{field}: {label(own)} cannot be found again by its name; define it with def at the top level of a "
+        "module, so that runs can be repeated and resumed"
     )
 
 
@@ -112,7 +115,10 @@ def misspelt(own: type, base: type) -> str | None:
 
 def call(name: str, field: str, options: dict[str, Any]) -> Any:
     """Call `module:function`; whatever goes wrong in the user's code is told as theirs."""
-    return guarded(find(name, field), name, field, **options)
+    found = find(name, field)
+    if not callable(found):
+        raise InputError(f"{field}: {name} must be a function or a class; got {shown(found)}")
+    return guarded(found, name, field, **options)
 
 
 def guarded(function: Callable[..., Any], name: str, field: str, /, *given: Any, **options: Any) -> Any:
@@ -162,7 +168,7 @@ def hint(error: BaseException) -> str:
 
 def unforeseen(error: BaseException) -> str:
     """What to say of an error that nobody expected: the user's own, or one of fedkeel."""
-    doing = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    doing = "".join(f"{note}: " for note in getattr(error, "__notes__", ()) if note.startswith(DOING))
     if place(error):
         return f"{doing}{said(error)}; {TRACEBACK}"
     whose = f"fedkeel, while it used your {one_of(sorted(FOUND), 'and')}" if FOUND else "fedkeel"

@@ -70,7 +70,9 @@ class _Loader(yaml.SafeLoader):
         counts = Counter(key for key in keys if isinstance(key, Hashable))
         for key, times in counts.items():
             if times > 1:
-                raise yaml.MarkedYAMLError(problem=f"{label(key)} is given twice", problem_mark=node.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"{label(key)} is given twice; keep one of the two", problem_mark=node.start_mark
+                )
         return super().construct_mapping(node, deep)
 
     def construct_undefined(self, node: yaml.Node) -> NoReturn:
@@ -152,8 +154,12 @@ def read(path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InputError(f"{what} must be a mapping such as 'clients: 100'; got a {type(values).__name__}")
+        raise InputError(f"{what} must be a mapping such as 'clients: 100'; got {_sort(values)}")
     return values
+
+
+def _sort(values: Any) -> str:
+    return "text" if isinstance(values, str) else f"a {type(values).__name__}"
 
 
 def parse(key: str, text: str) -> Any:
@@ -192,10 +198,19 @@ def _load(text: str) -> Any:
         loader.dispose()
 
 
+_PLAINLY = {
+    "found character '\\t' that cannot start any token": "a tab; indent with spaces",
+    "mapping values are not allowed here": "a colon at the wrong place; put a space after the colon of each setting, "
+    "and indent the settings of a section alike",
+    "could not find expected ':'": "a setting without a value; write it as 'key: value'",
+}
+"""What PyYAML says, in words that tell what to do."""
+
+
 def _told(error: yaml.YAMLError) -> str:
     """Where and what, without PyYAML's picture of the place."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
         mark = error.problem_mark
         problem = " ".join(error.problem.removeprefix("but ").split())
-        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_PLAINLY.get(problem, problem)}"
     return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -25,7 +26,7 @@ from fedkeel.data.partition import AnyPartition, Assignment, Partition
 from fedkeel.data.statistics import MOST_CLIENTS, describe_labels, describe_sizes, label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.data.validity import check, check_alike, check_assignment, class_labels
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError, described, shown
 
 __all__ = ["FederatedData", "Held", "examples"]
 
@@ -147,7 +148,7 @@ class FederatedData(FromFiles):
         each holds out for validation.
         """
         if not isinstance(clients, Sequence) or not len(clients):
-            raise InputError(f"clients must be a list of at least one pair (x, y); got {shown(clients)}")
+            raise InputError(f"clients must be a list of at least one pair (x, y); got {_what(clients)}")
         pairs = [_pair(number, each) for number, each in enumerate(clients)]
         names = None if client_names is None else tuple(map(str, client_names))
         parts = [_client(number, own, vocabulary, names) for number, (own, _) in enumerate(pairs)]
@@ -157,7 +158,8 @@ class FederatedData(FromFiles):
             raise InputError("test is given, but clients bring their own test rows; keep one of the two")
         shapes = {tuple(part.x.shape[1:]) for part in (*parts, *given) if len(part)}
         if len(shapes) > 1:
-            raise InputError(f"clients must all have samples of one shape; got {sorted(shapes)}")
+            told = " and ".join(str(list(shape)) for shape in sorted(shapes))
+            raise InputError(f"clients must all have samples of one shape; got {told}; give all the same features")
         same_targets([*parts, *given])
         train, assignment = _side_by_side(parts)
         if not given:
@@ -205,6 +207,12 @@ class FederatedData(FromFiles):
         outputs, tokens = count_outputs(parts), count_tokens(parts, vocabulary)
         share = 0.0 if validation is None else check_share("validation", validation)
         if common is not None:
+            if torch.equal(common.x, samples.x) and torch.equal(common.y, samples.y):
+                warnings.warn(
+                    "test holds the very samples of training, so results say nothing about new ones; give other "
+                    "samples, or a share such as test=0.2",
+                    stacklevel=3,
+                )
             data = cls(samples, common, assignment, outputs, tokens, name)
             return data.with_validation(share, seed) if share else data
         split = hold_out(assignment, class_labels(samples), check_share("test", test), share, seed)
@@ -386,11 +394,18 @@ def _common(test: Any, vocabulary: Vocabulary) -> Examples | None:
     return None
 
 
+def _what(clients: Any) -> str:
+    """What was given for a list of clients."""
+    if isinstance(clients, Mapping):
+        return "a dict; give list(clients.values()), and client_names=list(clients)"
+    return "an empty one" if isinstance(clients, Sequence) and not len(clients) else described(clients)
+
+
 def _pair(number: int, given: Any) -> tuple[Arrays, Arrays | None]:
     """(A client's training arrays, its test arrays if it brings any)."""
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputError(
-            f"clients[{number}] must be a pair (x, y), or ((x, y), (x_test, y_test)); got {shown(type(given).__name__)}"
+            f"clients[{number}] must be a pair (x, y), or ((x, y), (x_test, y_test)); got {described(given)}"
         )
     first, second = given
     if not isinstance(first, tuple):

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedkeel.data.datasets import Examples
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError, described, shown
 
 Arrays = tuple[ArrayLike, ArrayLike]
 Vocabulary = int | Literal["auto"] | None
@@ -65,15 +65,35 @@ def _tensor(field: str, values: ArrayLike) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach()
     try:
-        array = np.ascontiguousarray(values)
-        if array.dtype.kind in "USO" and array.size and isinstance(array.flat[0], str):
-            help_ = _WAY_OUT if field == "y" else "turn texts into token ids, and categories into numbers"
-            raise InputError(f"{field} must hold numbers; got text such as {shown(str(array.flat[0]))}; {help_}")
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{field} must be an array of numbers; got one that is not ({error})") from None
+        array = np.asarray(values, order="C")
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{field} must be an array of numbers; got {described(values)}, whose rows differ in length or kind; give "
+            "every row the same shape"
+        ) from None
+    if array.dtype.kind in "USO":
+        array = _numbers(field, array)
+    if array.dtype.kind in "mM":
+        raise InputError(f"{field} must hold numbers; got dates or times; turn them into numbers, such as days")
+    try:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable))
+    except (TypeError, ValueError):
+        raise InputError(f"{field} must hold numbers; got {described(array)}; convert it to float32") from None
+
+
+def _numbers(field: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Python objects that are all numbers, as a column of a pandas table may hold them."""
+    text = next((each for each in array.flat if isinstance(each, str)), None)
+    if text is not None:
+        help_ = _WAY_OUT if field == "y" else "turn texts into token ids, and categories into numbers"
+        raise InputError(f"{field} must hold numbers; got text such as {shown(str(text))}; {help_}")
+    try:
+        whole = all(isinstance(each, int | np.integer) for each in array.flat)
+        return array.astype(np.int64 if whole else np.float64)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{field} must hold numbers; got Python objects such as {shown(array.flat[0])}; convert it to float32"
+        ) from None
 
 
 def count_tokens(parts: Sequence[Examples], given: Vocabulary) -> int | None:
@@ -87,7 +107,7 @@ def count_tokens(parts: Sequence[Examples], given: Vocabulary) -> int | None:
         raise InputError(f"vocabulary must be a whole number of at least 1, or 'auto'; got {shown(given)}")
     if low < 0 or high >= known:
         raise InputError(
-            f"x holds token ids from {low} to {high}, but the vocabulary has {known}; ids run from 0 to {known - 1}"
+            f"x holds token ids from {low} to {high}, but the vocabulary has {known}; number them from 0 to {known - 1}"
         )
     return int(known)
 
@@ -105,7 +125,7 @@ def same_targets(parts: Sequence[Examples]) -> None:
     kinds = {(part.y.is_floating_point(), tuple(part.y.shape[1:])) for part in parts if len(part)}
     if len(kinds) > 1:
         told = sorted(f"{'real' if real else 'whole'} numbers of shape {list(shape)}" for real, shape in kinds)
-        raise InputError(f"y must be of one kind for all clients and sets; got {' and '.join(told)}")
+        raise InputError(f"y must be of one kind for all clients and sets; got {' and '.join(told)}; convert all alike")
 
 
 def read_all(dataset: Any) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedkeel import streams
 from fedkeel.data.partition import Assignment
 from fedkeel.data.partition.apportion import apportion
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError, described
 
 Labels = NDArray[np.int64] | None
 
@@ -28,7 +28,7 @@ class Split:
 def check_share(field: str, share: object) -> float:
     """The share, if it is one."""
     if isinstance(share, bool) or not isinstance(share, int | float | np.number) or not 0 < float(share) < 1:
-        raise InputError(f"{field} must be a share between 0 and 1, or data; got {shown(share)}")
+        raise InputError(f"{field} must be a share between 0 and 1, such as 0.2, or data; got {described(share)}")
     return float(share)
 
 

@@ -30,7 +30,8 @@ def check(examples: Examples, which: str, classes: int) -> None:
     labels = class_labels(examples)
     if labels is not None and ((low := labels.min()) < 0 or labels.max() >= classes):
         raise InputError(
-            f"data: {which} labels run from {low} to {labels.max()}; they must be whole numbers from 0 to {classes - 1}"
+            f"data: {which} labels must be whole numbers from 0 to {classes - 1}; got {low} to {labels.max()}; "
+            "np.unique(y, return_inverse=True)[1] numbers classes from 0"
         )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, shown
+from fedkeel.task import metrics
 from fedkeel.task.aim import Aim
-from fedkeel.task.metrics import KNOWN, OTHER_NAMES, Better
+from fedkeel.task.metrics import KNOWN, Better
 
 METRICS = "metrics"
 """The key of `run.json` and `summary.json` that says by what a run is judged."""
@@ -103,15 +104,14 @@ def known(name: str) -> Measured:
 
 
 def canonical(name: str) -> str:
-    """The name that fedkeel has for a metric."""
-    word = name.strip().lower().replace("-", "_").replace(" ", "_")
-    word = OTHER_NAMES.get(word, word)
-    return word if word in KNOWN or word == LOSS.name else name.strip()
+    """The name that fedkeel has for a metric; of `module:name`, the name."""
+    word = metrics.usual_name(short(name))
+    return word if word in KNOWN or word == LOSS.name else short(name).strip()
 
 
-def told(metrics: Iterable[Any]) -> list[dict[str, Any]]:
+def told(measured: Iterable[Any]) -> list[dict[str, Any]]:
     """What run.json says of a task's metrics."""
-    return [{"name": each.name, "better": each.better, "share": each.share} for each in metrics]
+    return [{"name": each.name, "better": each.better, "share": each.share} for each in measured]
 
 
 def read(rows: Sequence[Mapping[str, Any]]) -> tuple[Measured, ...]:

@@ -48,6 +48,11 @@ class RunRecord:
         try:
             experiment = yamltext.read(folder / schema.EXPERIMENT)
         except InputError as error:
+            if not (folder / schema.EXPERIMENT).exists():
+                what = "holds no run" if folder.exists() else "does not exist"
+                raise InputError(
+                    f"run folder {label(str(folder))} {what}; name a folder that fedkeel run has made"
+                ) from None
             raise InputError(
                 f"run folder {label(str(folder))}: {error}; name a folder that fedkeel run has made"
             ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedkeel.errors import DivergenceError, FedkeelError
 from fedkeel.record.rows import Evaluation
+from fedkeel.runner import trial
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.simulation import Simulation
 from fedkeel.runner.sinks import Sinks
@@ -35,7 +36,7 @@ def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, watch
         raise (watch.stopped(when) if recorder is None else recorder.give_up(when)) from None
     except DivergenceError as error:
         remedies = dict.fromkeys(rule.if_diverged for rule in simulation.experiment.algorithm.rules())
-        error.args = ("; ".join([str(error), *filter(None, remedies)]),)
+        error.args = ("; ".join([str(error), *filter(None, [*remedies, trial.scale(simulation.data.train.x)])]),)
         raise
     except Exception as error:
         if not isinstance(error, FedkeelError):  # those say all there is to say

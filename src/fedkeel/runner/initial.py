@@ -47,9 +47,13 @@ def _read(source: str) -> Weights:
             pass
         return load_file(path) if path.suffix == ".safetensors" else _unpickled(path)
     except OSError as error:
-        raise InputError(f"init: {label(str(path))} cannot be read ({reason(error)})") from None
+        raise InputError(
+            f"init: {label(str(path))} cannot be read ({reason(error)}); name a run folder or a file of weights"
+        ) from None
     except SafetensorError as error:
-        raise InputError(f"init: {label(str(path))} is not a safetensors file ({said(error)})") from None
+        raise InputError(
+            f"init: {label(str(path))} is not a safetensors file ({said(error)}); name another file"
+        ) from None
 
 
 def _of_run(folder: Path) -> Path:

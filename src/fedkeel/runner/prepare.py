@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from fedkeel import models, streams
@@ -22,18 +22,23 @@ from fedkeel.data import datasets
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.settings import DatasetSettings
-from fedkeel.errors import InputError, shown
+from fedkeel.errors import InputError, described, shown
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
-from fedkeel.runner import files, initial, memory
+from fedkeel.runner import files, initial, memory, trial
 from fedkeel.runner.steps import announce
-from fedkeel.runner.targets import fitted
+from fedkeel.runner.targets import check_numbering, fitted
 from fedkeel.runner.threads import threads
-from fedkeel.task.task import Task, reduction_of
 
 LARGE_SAMPLE, LARGE_OPTION = 200_000, 10_000
 """Beyond these, models of the zoo can be too large for a machine."""
+_AN: dict[type, str] = {
+    Experiment: "an Experiment, such as Experiment(rounds=10)",
+    FederatedData: "FederatedData, such as FederatedData.from_clients([(x, y), ...])",
+    nn.Module: "a torch.nn.Module, such as nn.Linear(4, 3)",
+}
+"""What is to be handed over, and how that is made."""
 COPIES = 6
 """Of a model that a run needs at least: the server's, a client's, its gradient, its update and what is kept of them."""
 
@@ -51,21 +56,34 @@ def prepare(
     kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
     for field, (value, kind) in kinds.items():
         if not isinstance(value, kind) and (value is not None or kind is Experiment):
-            raise InputError(f"{field}: {shown(value)} is not accepted; accepted: an object of type {kind.__name__}")
+            got = f"the class {value.__name__}" if isinstance(value, type) else described(value)
+            raise InputError(f"{field} must be {_AN[kind]}; got {got}")
     if experiment.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device: cuda is not accepted, PyTorch sees no such device here; accepted: cpu")
+        raise InputError("device: PyTorch sees no cuda device here; use device=cpu")
     announce("loading the data")
     experiment, data = _data(experiment, data)
     data = fitted(data, experiment.task, experiment.loss.class_weights)
+    if experiment.task == "classification" and _is_users(experiment.dataset.name):
+        check_numbering(data)
+    if experiment.task == "regression" and not _is_users(experiment.dataset.name):
+        raise InputError(
+            f"task=regression needs numbers to predict, but {experiment.dataset.name} has classes; use "
+            "task=classification, or data of your own"
+        )
     data = data.to(getattr(torch, experiment.dtype), experiment.device)
     announce("building the model")
     experiment, module = _model(experiment, data, model)
     if experiment.init is not None:
         initial.load(module, experiment.init, init)
     with threads(experiment.threads):
-        experiment = _check_model(experiment, module, data)
+        experiment = trial.check(experiment, module, data)
         _check_method(experiment, module, data)
     return experiment, data, module
+
+
+def _is_users(dataset: str) -> bool:
+    """Whether the data is the user's own, rather than one of the data sets that fedkeel knows."""
+    return ":" in dataset or bool(files.kind(dataset))
 
 
 def federate(experiment: Experiment) -> FederatedData:
@@ -73,8 +91,8 @@ def federate(experiment: Experiment) -> FederatedData:
     settings = experiment.dataset
     if settings.name.startswith(GIVEN):
         raise InputError(
-            f"dataset.name: {shown(settings.name)} was given in Python; "
-            "accepted: hand it to run(data=...) or resume(data=...)"
+            f"dataset.name: {shown(settings.name)} was given in Python; hand it over again, as run(data=...) or "
+            "resume(data=...)"
         )
     if files.kind(settings.name):
         return _transformed(*files.load(experiment))
@@ -86,7 +104,7 @@ def federate(experiment: Experiment) -> FederatedData:
         return _dealt_out(loaded, experiment)
     if not isinstance(loaded, Dataset):
         raise InputError(
-            f"dataset.name: {settings.name} returned {type(loaded).__name__}; accepted: Dataset or FederatedData"
+            f"dataset.name: {settings.name} must return a Dataset or FederatedData; got {described(loaded)}"
         )
     if ":" in settings.name:
         train, test = (
@@ -106,13 +124,13 @@ def federate(experiment: Experiment) -> FederatedData:
 def _own(part: object, whose: str, vocabulary: int | None) -> Examples:
     """The user's samples, checked."""
     if not isinstance(part, Examples):
-        raise InputError(f"dataset.name: {whose} is {type(part).__name__}; accepted: Examples")
+        raise InputError(f"dataset.name: {whose} must be Examples; got {described(part)}")
     try:
         checked = examples(part.x, part.y, vocabulary)
     except InputError as error:
         raise InputError(f"dataset.name: {whose}: {error}") from None
     if not len(checked):
-        raise InputError(f"dataset.name: {whose} has no samples; accepted: at least one")
+        raise InputError(f"dataset.name: {whose} has no samples; give at least one")
     return checked
 
 
@@ -126,12 +144,10 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
     }
     for field, value in asked.items():
         if value:
-            raise InputError(
-                f"{field}: {value!r} is not accepted, this data is already dealt out; accepted: without it"
-            )
+            raise InputError(f"{field}={value} needs data that is not yet dealt out to clients; remove it")
     if len(data) != experiment.clients and "clients" in experiment.model_fields_set:
         raise InputError(
-            f"clients: {experiment.clients} is not accepted; accepted: {len(data)}, as many as the data has"
+            f"clients must be {len(data)}, as many as the data has; got {experiment.clients}; remove it or change it"
         )
     return _transformed(data, settings)
 
@@ -143,7 +159,7 @@ def _transformed(data: FederatedData, settings: DatasetSettings) -> FederatedDat
 
 def _data(experiment: Experiment, given: FederatedData | None) -> tuple[Experiment, FederatedData]:
     if given is None:
-        if ":" not in experiment.dataset.name and not files.kind(experiment.dataset.name):
+        if not _is_users(experiment.dataset.name):
             experiment = experiment.replace(clients=experiment.clients)  # the default number is meant: check it now
         data = federate(experiment)
     else:
@@ -166,11 +182,11 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
     settings = experiment.model
     if given is not None:
         experiment = experiment.replace(model={"name": GIVEN + type(given).__name__})
-        module = _copied(given)
+        module = trial.copied(given)
     elif settings.name.startswith(GIVEN):
         raise InputError(
-            f"model.name: {shown(settings.name)} was given in Python; "
-            "accepted: hand it to run(model=...) or resume(model=...)"
+            f"model.name: {shown(settings.name)} was given in Python; hand it over again, as run(model=...) or "
+            "resume(model=...)"
         )
     else:
         with torch.random.fork_rng(devices=[]):
@@ -181,7 +197,10 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
         isinstance(each, UninitializedParameter | UninitializedBuffer)
         for each in (*module.parameters(), *module.buffers())
     ):
-        raise InputError("model: it has lazy parameters, which have no shape yet; accepted: shapes that are known")
+        raise InputError(
+            "model: it has lazy layers, whose shapes are not known yet; call it once on a batch before, or use layers "
+            "with sizes"
+        )
     try:
         return experiment, module.to(experiment.device, getattr(torch, experiment.dtype))
     except Exception as error:
@@ -204,7 +223,7 @@ def _build(name: str, options: dict[str, Any], inputs: models.Inputs) -> nn.Modu
         return models.build(name, inputs, **options)
     module = usercode.call(name, "model.name", options)
     if not isinstance(module, nn.Module):
-        raise InputError(f"model.name: {name} returned {type(module).__name__}; accepted: a torch.nn.Module")
+        raise InputError(f"model.name: {name} must return a torch.nn.Module; got {described(module)}")
     return module
 
 
@@ -239,51 +258,6 @@ def _size(settings: ModelSettings, inputs: models.Inputs) -> int:
     return between + sum(p.numel() for p in model.parameters())
 
 
-def _copied(module: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(module)
-    except Exception as error:
-        raise InputError(f"model: it cannot be copied ({usercode.said(error)})") from error
-
-
-def _check_model(experiment: Experiment, module: nn.Module, data: FederatedData) -> Experiment:
-    """A training step with the smallest batch that will occur, and a test of two samples, on a copy.
-
-    Returns the experiment with what was left open about the user's own loss.
-    """
-    smallest = batch_sizes(data, experiment.local)[0]
-    trial = _copied(module)
-    parameters = [p for p in trial.parameters() if p.requires_grad]
-    with torch.random.fork_rng(devices=[]):
-        x, y = data.train_batch(torch.arange(smallest))
-        outputs = _try(trial.train(), x, y, "training", experiment.objective, data.classes)
-        experiment = _with_reduction(experiment, trial, data)
-        task = experiment.objective
-        try:
-            gradients = torch.autograd.grad(task.loss.mean(outputs, y), parameters, allow_unused=True)
-        except RuntimeError as error:
-            raise InputError(
-                f"model: its output, or the loss of it, has no gradient ({usercode.said(error)}); use operations that "
-                "PyTorch can differentiate"
-            ) from error
-        if any(each is not None and each.is_sparse for each in gradients):
-            raise InputError("model: it has sparse gradients; make them dense (sparse=False)")
-        x, y = data.test_batch(slice(0, 2))
-        outputs = _try(trial.eval(), x, y, "test", task, data.classes).detach()
-    task.try_metrics(outputs, y)
-    return experiment
-
-
-def _with_reduction(experiment: Experiment, trial: nn.Module, data: FederatedData) -> Experiment:
-    """What the user's own loss returns, tried on a few samples."""
-    if not usercode.is_own(experiment.loss.name) or experiment.loss.reduction != "auto":
-        return experiment
-    x, y = data.train_batch(torch.arange(min(4, len(data.train))))
-    with torch.no_grad():
-        found = reduction_of(experiment.objective, copy.deepcopy(trial).eval()(x), y)
-    return experiment.replace(loss=experiment.loss.model_copy(update={"reduction": found}))
-
-
 def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData) -> None:
     """Whether the method can train such a model, and be tested on such data."""
     rule, layout = experiment.algorithm.rules()[0], Layout.of(module)
@@ -292,31 +266,16 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         x, _ = data.test_batch(slice(0, 2))
         reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
     if reason is not None:
-        raise InputError(f"algorithm: {experiment.algorithm.label} is not accepted here: {reason}")
+        raise InputError(f"algorithm: {experiment.algorithm.label} cannot be used here, as {reason}")
     if rule.needs_classes and experiment.task != "classification":
         raise InputError(
             f"algorithm: {experiment.algorithm.label} needs task=classification, as {rule.needs_classes}; choose "
             f"another method for task={experiment.task}"
         )
     if not layout.mask(experiment.finetune.part).any():
-        raise InputError("finetune.part: body is not accepted, this model is all head; accepted: all or head")
+        raise InputError("finetune.part: this model has no body, as it is all head; use all or head")
     if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
         raise InputError(
-            f"algorithm: {experiment.algorithm.label} is not accepted here: it is tested on the clients' own shares of "
-            "the test set, which holds none of their classes; accepted: a test set with classes that clients have"
+            f"algorithm: {experiment.algorithm.label} is tested on each client's own share of the test set, which "
+            "holds none of their classes; give a test set with the classes that clients have"
         )
-
-
-def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classes: int) -> Tensor:
-    try:
-        outputs = module(x)
-    except (Exception, SystemExit) as error:
-        raise InputError(
-            f"model: it fails on a {which} batch of shape {list(x.shape)} ({usercode.said(error)}); build it for "
-            f"samples of shape {list(x.shape[1:])}"
-        ) from error
-    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
-        kind = f"a {type(outputs).__name__}" if not isinstance(outputs, Tensor) else str(outputs.dtype)
-        raise InputError(f"model: its output on a {which} batch must be a floating-point tensor; got {kind}")
-    task.check_outputs(outputs, y, classes, which)
-    return outputs

@@ -41,10 +41,15 @@ def _target(y: Tensor, kind: Kind) -> Tensor:
     real, shape = y.is_floating_point(), list(y.shape)
     match kind:
         case "classification":
+            if y.dim() == 2 and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all()):
+                raise InputError(
+                    f"y is one-hot, {shape}, but task=classification needs one class per sample; give y.argmax(1), or "
+                    "set task=multilabel"
+                )
             if real:
                 raise InputError(
                     "y holds real numbers, but task=classification needs whole numbers from 0 on; set task=regression, "
-                    "or convert y to integers"
+                    "or convert y to integers, such as y.astype(int)"
                 )
             if y.dim() != 1:
                 raise InputError(
@@ -55,7 +60,10 @@ def _target(y: Tensor, kind: Kind) -> Tensor:
         case "binary":
             if y.dim() != 1 or not bool(((y == 0) | (y == 1)).all()):
                 got = f"shape {shape}" if y.dim() != 1 else f"values from {y.min().item():g} to {y.max().item():g}"
-                raise InputError(f"y must be 0 or 1 for each sample, as task=binary; got {got}")
+                raise InputError(
+                    f"y must be 0 or 1 for each sample, as task=binary; got {got}; convert it, such as y == y.max(), "
+                    "or set another task"
+                )
             return y.long() if real else y
         case "multilabel":
             if y.dim() != 2 or not bool(((y == 0) | (y == 1)).all()):
@@ -79,6 +87,23 @@ def _target(y: Tensor, kind: Kind) -> Tensor:
             return y
 
 
+def check_numbering(data: FederatedData) -> None:
+    """Refuse classes that cannot be meant: counted from 1, or numbers to be predicted that are taken for classes."""
+    held = [part.y for part in (data.train, data.test, data.validation) if part is not None]
+    used = np.unique(torch.cat(held).cpu().numpy())
+    if len(used) > 1 and used.tolist() == [*range(1, data.classes)]:
+        raise InputError(
+            f"y holds classes from 1 to {data.classes - 1}, but they are counted from 0; give y - 1, or set "
+            "task=regression if these are numbers to predict"
+        )
+    samples = sum(map(len, held))
+    if data.classes > samples:
+        raise InputError(
+            f"y holds classes up to {data.classes - 1}, more than there are samples ({samples}); set task=regression "
+            "if these are numbers to predict, or number the classes with np.unique(y, return_inverse=True)[1]"
+        )
+
+
 def sample_weights(data: FederatedData, class_weights: str | Sequence[float]) -> Tensor:
     """[training samples], by the class of each.
 
@@ -90,14 +115,16 @@ def sample_weights(data: FederatedData, class_weights: str | Sequence[float]) ->
         weights = _balanced(np.bincount(y[data.assignment.indices], minlength=data.classes))[y]
     elif class_weights == "balanced-per-client":
         if len(np.unique(data.assignment.indices)) < len(data.assignment.indices):
-            raise InputError("loss.class_weights=balanced-per-client needs samples that belong to one client each")
+            raise InputError(
+                "loss.class_weights=balanced-per-client needs samples that belong to one client each; use balanced"
+            )
         for client in range(len(data)):
             rows = data.assignment[client]
             weights[rows] = _balanced(np.bincount(y[rows], minlength=data.classes))[y[rows]]
     else:
         if len(class_weights) != data.classes:
             raise InputError(
-                f"loss.class_weights must have one number per class, {data.classes}; got {len(class_weights)}"
+                f"loss.class_weights must have one number per class, {data.classes} in all; got {len(class_weights)}"
             )
         weights = np.asarray(class_weights, dtype=np.float64)[y]
     return torch.from_numpy(weights).to(torch.float32)

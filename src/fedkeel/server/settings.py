@@ -41,9 +41,11 @@ class ScheduleSettings(Section):
             misplaced |= {"deadline_seconds": self.deadline_seconds, "over_select": self.over_select or None}
         for field, value in misplaced.items():
             if value is not None:
+                needs = "schedule.pace=concurrency" if field == "concurrency" else "a method with rounds"
+                such = "" if field == "concurrency" or self.pace != "auto" else ", such as fedavg"
                 raise InputError(
-                    f"schedule.{field}={value:g} is not used with the pace {pace}; remove it or choose another "
-                    f"{'method' if self.pace == 'auto' else 'schedule.pace'}"
+                    f"schedule.{field}={value:g} needs {needs}, not the pace {pace}; remove it or choose another "
+                    f"{'method' if self.pace == 'auto' else 'schedule.pace'}{such}"
                 )
 
 

@@ -244,6 +244,12 @@ OTHER_NAMES = {
 }
 
 
+def usual_name(name: str) -> str:
+    """A metric by fedkeel's own name for it: `auroc` for `ROC-AUC`."""
+    word = name.strip().lower().replace("-", "_").replace(" ", "_")
+    return OTHER_NAMES.get(word, word)
+
+
 def _balanced(told: Predictions) -> float:
     """Mean recall over the classes that occur; of answers, over yes and no and then over labels."""
     if not len(told):

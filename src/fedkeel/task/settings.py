@@ -85,7 +85,7 @@ def _named(function: Any) -> Any:
 
 def spelled_loss(given: Any) -> Any:
     """A loss that is given by its name or as a function, as a section."""
-    if callable(given) and not isinstance(given, Section | type):
+    if callable(given) and not isinstance(given, Section):
         given = usercode.name_of(given, "loss.name")
     return {"name": given} if isinstance(given, str) else given
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedkeel.config import usercode
-from fedkeel.errors import FedkeelError, InputError, shown
+from fedkeel.errors import InputError, described, shown
 from fedkeel.task import losses
 from fedkeel.task.losses import IGNORED, Loss, one_logit
-from fedkeel.task.metrics import KNOWN, OTHER_NAMES, Metric, Predictions
+from fedkeel.task.metrics import KNOWN, Metric, Predictions, usual_name
 from fedkeel.task.pairing import check_pairing
 from fedkeel.task.settings import LOSSES, Kind, LossSettings
 
@@ -64,12 +64,16 @@ class OwnMetric:
     def __call__(self, z: Tensor, y: Tensor) -> float:
         """As the user's function has it."""
         try:
-            return float(self.function(z, y))
+            found = self.function(z, y)
         except Exception as error:
-            raise FedkeelError(
-                f"the metric {self.name} failed ({usercode.said(error)}); it is called with the outputs and targets of "
-                "all test samples and must return a number"
+            raise InputError(
+                f"metrics: {self.name} failed ({usercode.said(error)}); correct it there: it is called with outputs "
+                f"{list(z.shape)} and targets {list(y.shape)}"
             ) from error
+        try:
+            return float(found)
+        except Exception:
+            raise InputError(f"metrics: {self.name} must return one number; got {described(found)}") from None
 
 
 @dataclass(frozen=True)
@@ -245,8 +249,7 @@ def metric_names(kind: Kind, metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(name: str, kind: Kind) -> str:
-    word = name.strip().lower().replace("-", "_").replace(" ", "_")
-    word = OTHER_NAMES.get(word, word)
+    word = usual_name(name)
     fitting = [known for known, metric in KNOWN.items() if _FORMS[kind] in metric.forms]
     if word in fitting:
         return word
@@ -292,17 +295,35 @@ def reduction_of(task: Task, z: Tensor, y: Tensor) -> Literal["sample", "mean"]:
         found = task.loss.function(z, y)
     except Exception as error:
         raise InputError(
-            f"loss.name: {task.loss_name} failed on a mini-batch of {len(y)} samples ({usercode.said(error)}); it is "
-            f"called with outputs {list(z.shape)} and targets {list(y.shape)}"
+            f"loss.name: {task.loss_name} failed on a mini-batch of {len(y)} samples ({usercode.said(error)}); correct "
+            f"it there: it is called with outputs {list(z.shape)} and targets {list(y.shape)}"
         ) from error
     if not isinstance(found, Tensor) or not found.is_floating_point() or found.shape not in ((), (len(y),)):
-        got = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise InputError(
-            f"loss.name: {task.loss_name} must return one loss per sample [{len(y)}], or their mean []; got {got} for "
-            f"outputs {list(z.shape)} and targets {list(y.shape)}"
+            f"loss.name: {task.loss_name} must return one loss per sample, a tensor [{len(y)}], or their mean, a "
+            f"tensor []; got {described(found)}"
+        )
+    if not bool(torch.isfinite(found).all()):
+        raise InputError(
+            f"loss.name: {task.loss_name} returned NaN or infinity on {len(y)} samples before any training; look for a "
+            "division or a logarithm"
+        )
+    if found.dim() == 0 and _sums(task.loss.function, z, y, found):
+        raise InputError(
+            f"loss.name: {task.loss_name} returns the sum over a mini-batch; return the mean, or one loss per sample"
         )
     check_pairing("loss.name", task.loss_name, task.loss.function, z, y)
     return "sample" if found.dim() == 1 else "mean"
+
+
+def _sums(function: Any, z: Tensor, y: Tensor, once: Tensor) -> bool:
+    """Whether a loss of the same samples twice is twice the loss."""
+    try:
+        twice = function(torch.cat([z, z]), torch.cat([y, y]))
+    except Exception:  # it may need batches of one size
+        return False
+    same = isinstance(twice, Tensor) and twice.shape == once.shape and bool(once.abs() > 1e-9)
+    return same and torch.allclose(twice, 2 * once, rtol=1e-4)
 
 
 def describe(values: Mapping[str, float]) -> dict[str, float | None]:
