@@ -539,7 +539,7 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     "a loss that is not there": (
         lambda: train(loss=f"{MINE}:totl"),
         "loss.name: 'tests.helpers.mistaken:totl' cannot be imported (AttributeError: module "
-        "'tests.helpers.mistaken' has no attribute 'totl', in /work/wt/mistakes/tests/helpers/mistaken.py); give "
+        "'tests.helpers.mistaken' has no attribute 'totl', in <folder>/tests/helpers/mistaken.py); give "
         "module:function",
     ),
     "a loss that is a lambda": (

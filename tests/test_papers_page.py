@@ -274,8 +274,8 @@ def test_only_finished_rows_are_taken_over(store: Path) -> None:
 def test_what_no_item_has_is_refused(store: Path) -> None:
     fine = line(IID, "accuracy %", 60.0)
     for place, message in (
-        (folder(store / "a", "fedagg-journal/table33", fine), "item in .*'fedagg-journal-table33' is unknown"),
-        (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is unknown"),
+        (folder(store / "a", "fedagg-journal/table33", fine), "item in .*'fedagg-journal-table33' is not known"),
+        (folder(store / "b", "fedent/table1", fine), "'fedent-table1' is not known"),
         (folder(store / "c", TABLE, line("mnist+linear", "accuracy %", 60.0)), "table3 has no mnist.linear, fedavg"),
         (folder(store / "d", TABLE, line(IID, "training loss", 1.0)), "has no .*, training loss; first"),
         (folder(store / "e", TABLE, fine, scale="tiny"), "the scale tiny mean nothing; publish small or full"),
@@ -314,12 +314,12 @@ def test_the_commands(store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"papers": {"fedgag": {"page": "", "summary": ""}}}, "verdicts.yaml: paper: 'fedgag' is unknown"),
+        ({"papers": {"fedgag": {"page": "", "summary": ""}}}, "verdicts.yaml: paper: 'fedgag' is not known"),
         ({"papers": {}}, "verdicts.yaml: papers has no fedagg-journal"),
-        ({"absent": ["mnits"]}, "data set: 'mnits' is unknown"),
-        ({"items": {"fedent/table33": {}}}, "item: 'fedent/table33' is unknown"),
+        ({"absent": ["mnits"]}, "data set: 'mnits' is not known"),
+        ({"items": {"fedent/table33": {}}}, "item: 'fedent/table33' is not known"),
         ({"items": {"fedent/table3": {"verdict": "maybe"}}}, "maybe"),
-        ({"study": {"name": "mnist-liner", "scenes": {}}}, "study: 'mnist-liner' is unknown"),
+        ({"study": {"name": "mnist-liner", "scenes": {}}}, "study: 'mnist-liner' is not known"),
         ({"study": {"name": "fedent-gamma", "scenes": {"shards": "mnist+mnist-cnn, iid"}}}, "scene of fedent-gamma"),
         ({"study": {"name": "fedent-gamma", "scenes": {"shards, 20 %": "mnist"}}}, "fedent/figure9: row: 'mnist'"),
         ({"study": {"name": "fedent-gamma", "scenes": {}, "variants": ["gamma 1"]}}, "variant of fedent-gamma"),

@@ -33,6 +33,8 @@ function look(page) {
     return {
       title: document.title,
       heads: text("h2"),
+      figures: text("h3"),
+      clients: text("#clients td.number"),
       variants: text("#result .method .name"),
       sentences: text("#result .sentence"),
       badges: text("#result .badge"),

@@ -95,12 +95,13 @@ def test_a_run_that_is_not_over_may_be_shortened(tmp_path: Path) -> None:
     same(whole(tmp_path, "fedbuff", rounds=3), tmp_path / "a")
 
 
-def test_clients_are_tested_afterwards(tmp_path: Path) -> None:
+def test_clients_are_fine_tuned_afterwards(tmp_path: Path) -> None:
     """No round is done again for that."""
     run(faulty("fedavg"), tmp_path / "a", **given())
-    _, told = resumed(tmp_path / "a", evaluate_clients=True, **given())
+    _, told = resumed(tmp_path / "a", finetune={"epochs": 1}, **given())
     assert told == [f"{tmp_path / 'a'} goes on after round 5"]
-    same(whole(tmp_path, "fedavg", evaluate_clients=True), tmp_path / "a")
+    assert "finetuned" in rows(tmp_path / "a", "client_metrics")[0]
+    same(whole(tmp_path, "fedavg", finetune={"epochs": 1}), tmp_path / "a")
 
 
 # Killed while it is extended.
@@ -194,6 +195,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"target_accuracy": 0.001, "stop_at_target": True}, "target_accuracy: 0.001 was reached in round 1"),
         ({"seed": 1}, "seed cannot change when a run is resumed; start a new run, or change one of rounds, "),
         ({"evaluate_every": 2}, "evaluate_every cannot change"),
+        ({"evaluate_clients": True}, "evaluate_clients cannot change"),
         ({"dat": None}, "dat cannot change"),
     ],
 )
@@ -222,7 +224,7 @@ def test_a_method_that_plans_ahead(tmp_path: Path) -> None:
 def test_any_section_may_plan_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = Experiment()
     assert experiment.plans_ahead is None
-    monkeypatch.setattr(Section, "plans_ahead", property(lambda self: "so" if self is experiment.local else None))
+    monkeypatch.setattr(Section, "plans_ahead", property(lambda self: "so" if self is experiment.fleet else None))
     assert experiment.plans_ahead == "so"
 
 

@@ -91,6 +91,7 @@ def test_clients_can_be_judged_by_another_model() -> None:
     assert result.evaluate_clients(model=small) == pytest.approx(by_hand(small))
     assert result.evaluate_clients(model=small)[1] > 0.9
     assert result.evaluate_clients([1], model=small).shape == (1,)
+    assert result.evaluate_clients(metric="Acc").tolist() == result.evaluate_clients().tolist()
     best = result.best_model
     assert best is not None
     assert result.evaluate_clients(model=best) == pytest.approx(by_hand(best))

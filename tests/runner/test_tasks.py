@@ -199,7 +199,7 @@ def test_metrics_of_ones_own(own: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("summed", ["loss.name", "one loss per sample [4]", "shape [3]"]),
+        ("summed", ["loss.name", "one loss per sample, a tensor [4]", "got a tensor [3]"]),
         ("broken", ["loss.name", "RuntimeError: no such thing", "own_losses.py, line"]),
         ("nothing", ["loss.name", "own_losses:nothing"]),
     ],

@@ -69,7 +69,7 @@ def _results(s: dict[str, Any]) -> list[tuple[str, str]]:
         (f"client_{name}", f"{spelled(name)} per client"),
         (f"client_{name}_finetuned", "fine-tuned"),
         (f"client_{name}_estimated", "estimated per client"),
-        (f"client_{name}_finetuned_estimated", "fine-tuned"),
+        (f"client_{name}_finetuned_estimated", "fine-tuned, estimated"),
     ):
         if spread := s.get(key):
             mean, deviation, worst = (told(name, spread[part]) for part in ("mean", "std", "worst_decile"))

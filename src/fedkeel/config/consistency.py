@@ -123,11 +123,16 @@ def _check_task(experiment: Described) -> None:
         raise InputError(
             f"target_accuracy does not go with target_metric={experiment.target_metric}; use target instead of it"
         )
-    wanted = "accuracy" if experiment.target_accuracy is not None else experiment.target_metric
-    if wanted is not None and wanted not in (*names, LOSS):
-        near = "target_accuracy" if experiment.target_accuracy is not None else f"target_metric={shown(wanted)}"
+    if experiment.target_accuracy is not None and "accuracy" not in names:
         raise InputError(
-            f"{near} needs a metric that is measured; add {wanted} to metrics, or use one of {', '.join(names)}"
+            "target_accuracy needs the metric accuracy, which is not measured; use target instead, with "
+            f"target_metric={' or '.join(names)}"
+        )
+    wanted = experiment.target_metric
+    if wanted is not None and wanted not in (*names, LOSS):
+        raise InputError(
+            f"target_metric={shown(wanted)} needs a metric that is measured; add {wanted} to metrics, or use one of "
+            f"{', '.join(names)}"
         )
     if experiment.stop_at_target and experiment.target is None and experiment.target_accuracy is None:
         raise InputError("stop_at_target needs a target; set target, or target_accuracy")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from fedkeel.config import consistency, yamltext
+from fedkeel.config import consistency, usercode, yamltext
 from fedkeel.config.algorithm import AlgorithmSettings as AlgorithmSettings
 from fedkeel.config.elsewhere import Elsewhere
 from fedkeel.config.section import RULES, Count, Section, Share, explain
@@ -28,7 +28,7 @@ from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.task.aim import Aim
-from fedkeel.task.metrics import KNOWN, canonical
+from fedkeel.task.metrics import KNOWN, usual_name
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
 from fedkeel.task.task import LOSS, Task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
@@ -158,8 +158,10 @@ class Experiment(Section):
     def _consistent(self) -> Self:
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
-        if self.target_metric is not None and canonical(self.target_metric) in (*KNOWN, LOSS):
-            self.__dict__["target_metric"] = canonical(self.target_metric)
+        if self.target_metric is not None:
+            found = usual_name(self.target_metric)
+            own = usercode.short(self.target_metric)
+            self.__dict__["target_metric"] = found if found in (*KNOWN, LOSS) else own
         consistency.check(self)
         self.__dict__["metrics"] = metric_names(self.task, self.metrics)
         if self.gate.max_loss is None:

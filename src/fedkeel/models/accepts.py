@@ -29,7 +29,7 @@ def images(smallest: int) -> Accepts:
 
 ARRAYS = Accepts("arrays of numbers of any shape (not token ids)", lambda inputs: inputs.vocabulary is None)
 TOKENS = Accepts(
-    "token sequences (length,) with a vocabulary",
+    "token sequences (length,) with a vocabulary (dataset.vocabulary, or vocabulary= in Python)",
     lambda inputs: inputs.vocabulary is not None and len(inputs.shape) == 1,
 )
 

@@ -105,7 +105,7 @@ def known(name: str) -> Measured:
 
 def canonical(name: str) -> str:
     """The name that fedkeel has for a metric; of `module:name`, the name."""
-    word = metrics.canonical(short(name))
+    word = metrics.usual_name(short(name))
     return word if word in KNOWN or word == LOSS.name else short(name).strip()
 
 

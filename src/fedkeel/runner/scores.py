@@ -12,6 +12,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
 from fedkeel.local.evaluation import measured
 from fedkeel.local.executor import Executor, Score
+from fedkeel.task.metrics import usual_name
 from fedkeel.task.task import Task
 from fedkeel.wire.orders import Order
 
@@ -52,6 +53,8 @@ def local_accuracy(models: Sequence[Model], executor: Executor) -> dict[str, flo
 def column(scores: Sequence[Score | None], metric: str | None = None) -> NDArray[np.float64]:
     """A metric of each client, by default the first; NaN for a client that could not be tested."""
     known = next((score.metrics for score in scores if score is not None), {})
+    if metric is not None and metric not in known:
+        metric = usual_name(metric)
     if metric is not None and known and metric not in known and metric != "loss":
         raise InputError(f"metric: {metric!r} was not measured; choose one of {', '.join([*known, 'loss'])}")
 

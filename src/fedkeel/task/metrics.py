@@ -244,8 +244,8 @@ OTHER_NAMES = {
 }
 
 
-def canonical(name: str) -> str:
-    """The name that fedkeel has for a metric, or how it would spell that."""
+def usual_name(name: str) -> str:
+    """A metric by fedkeel's own name for it: `auroc` for `ROC-AUC`."""
     word = name.strip().lower().replace("-", "_").replace(" ", "_")
     return OTHER_NAMES.get(word, word)
 

@@ -15,7 +15,7 @@ from fedkeel.config import usercode
 from fedkeel.errors import InputError, described, shown
 from fedkeel.task import losses
 from fedkeel.task.losses import IGNORED, Loss, one_logit
-from fedkeel.task.metrics import KNOWN, Metric, Predictions, canonical
+from fedkeel.task.metrics import KNOWN, Metric, Predictions, usual_name
 from fedkeel.task.pairing import check_pairing
 from fedkeel.task.settings import LOSSES, Kind, LossSettings
 
@@ -37,7 +37,18 @@ LOSS = "loss"
 """The name under which the loss itself may be chosen as a target."""
 RESERVED = {
     *("round", "version", "virtual_seconds", "wall_seconds", LOSS, "train_loss", "bytes_up", "bytes_down", "updates"),
-    *("local_accuracy", "validation", "clients", "by_class", "algorithm", "dataset", "model", "partition", "per_round"),
+    *(
+        "local_accuracy",
+        "validation",
+        "clients",
+        "clients_estimated",
+        "by_class",
+        "algorithm",
+        "dataset",
+        "model",
+        "partition",
+        "per_round",
+    ),
     *("seed", "rounds", "task", "tested", "target", "target_metric", "parameters", "executor", "device", "threads"),
     *("metrics", "run", "scene", "variant", "state"),
 }
@@ -249,7 +260,7 @@ def metric_names(kind: Kind, metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(name: str, kind: Kind) -> str:
-    word = canonical(name)
+    word = usual_name(name)
     fitting = [known for known, metric in KNOWN.items() if _FORMS[kind] in metric.forms]
     if word in fitting:
         return word

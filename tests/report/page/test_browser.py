@@ -16,10 +16,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
+from fedkeel import run
 from fedkeel.report.page.digest import digest
 from fedkeel.report.page.html import page
+from fedkeel.study.plan import Comparison, Measure, cross
 from fedkeel.study.results import Listed, Results, collect, results
 from fedkeel.study.store import Store
 from tests.helpers.repository import ROOT
@@ -87,6 +90,7 @@ def test_every_section_is_there_and_every_chart_is_drawn(seen: dict[str, Any]) -
         "Cost of reaching 20\u00a0%",
         "Learning curves",
         "Accuracy by client",
+        "Accuracy by class",
         "Learning rates, staleness and weights",
         "Labels",
         "Devices",
@@ -194,6 +198,31 @@ def test_a_run_alone_has_no_parts_of_a_comparison(
     assert told["narrow"]["page"] == 0
 
 
+def test_a_regression(visit: Callable[[Results, str], dict[str, Any]], tmp_path: Path) -> None:
+    """Its metric has a name of capitals, no percent, and the same decimals for every client."""
+    rng = np.random.default_rng(0)
+    rows = [f"{x},{2 * x + 30 * rng.normal()},site{n % 6}" for n, x in enumerate(rng.normal(size=240))]
+    (tmp_path / "sites.csv").write_text("\n".join(["x,y,site", *rows]))
+    data = {"name": str(tmp_path / "sites.csv"), "target": "y", "client": "site"}
+    base = {"dataset": data, "task": "regression", "metrics": ["mae", "r2"], "model": "linear", "rounds": 3}
+    methods = {name: [f"algorithm={name}", "per_round=3"] for name in ("fedavg", "fedprox")}
+    measure = Measure(target=100.0, reference="fedavg", metric="mae")
+    plan = Comparison(
+        "Sites", cross(base, {"": ["evaluate_clients=true"]}, methods, [0, 1]), measure, "fedkeel compare"
+    )
+    for case in plan.cases:
+        run(case.experiment, Store(tmp_path).folder(case.name))
+    told = visit(collect(plan, tmp_path), "regression")
+    assert told["errors"] == []
+    assert {"Cost of reaching MAE 100", "MAE by client", "Samples"} < set(told["look"]["heads"])
+    assert told["look"]["figures"][0] == "Test MAE \u2193"
+    assert len(told["look"]["clients"]) == 6 * 3
+    assert {len(each.partition(".")[2]) for each in told["look"]["clients"][1::3] + told["look"]["clients"][2::3]} == {
+        2
+    }
+    assert told["narrow"] == told["opened"] == {"page": 0, "inside": []}
+
+
 class Live(BaseHTTPRequestHandler):
     """A server whose first stream breaks off, and whose second one tells the end."""
 
@@ -230,7 +259,7 @@ def test_a_live_page_follows_until_the_end(tools: tuple[str, str], written: Make
         server.shutdown()
         thread.join()
         server.server_close()
-    assert "4 not begun" in told["first"]
+    assert "4 not started" in told["first"]
     assert "all finished" in told["last"]
     assert told["canvases"] >= 3
     assert told["said"][-1] == "complete"

@@ -5,7 +5,7 @@ function labelsSection(digest) {
   return maps.length
     ? section(
         "labels",
-        "Labels",
+        maps.every((each) => each.clients && !each.counts) ? "Samples" : "Labels",
         maps.map((each) => labelMap(digest, each, maps.length > 1)),
       )
     : null;
@@ -18,7 +18,7 @@ function labelMap(digest, told, several) {
   const whose = several ? `${listed(names)}: ` : "";
   if (told.why_not) return note(`${whose}The labels of the clients are not available: ${told.why_not}.`);
   const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples per client, median ${short(told.median, 6)}.`;
-  if (!told.counts) return note(`${whose}${told.title}: ${plural(told.clients, "client")}, ${sizes} The targets are no class labels.`);
+  if (!told.counts) return note(`${whose}${told.title}: ${plural(told.clients, "client")}, ${sizes} The targets are not class labels.`);
   const some =
     told.clients > told.counts.length ? ` The chart shows the first ${told.counts.length} of ${short(told.clients, 6)} clients.` : "";
   const sentence = `${sizes} Mean distance between the labels of a client and those of all clients, from 0 to 1: ${fixed(told.distance, 2)}.${some}`;
@@ -195,12 +195,13 @@ function classesSection(digest) {
     { text: "Class" },
     ...found.map((each) => ({ text: `${digest.variants[each.variant].name}${share ? ", %" : ""}`, number: true })),
   ];
+  const same = alike(found.flatMap((each) => each.values));
   const rows = names.map((name, place) => ({
     cells: [
       name,
       ...found.map((each) => {
         const value = each.values[place];
-        return share && value !== null && value !== undefined ? fixed(100 * value, 1) : short(value, 4);
+        return share && value !== null && value !== undefined ? fixed(100 * value, 1) : same(value);
       }),
     ],
   }));

@@ -126,16 +126,27 @@ function listed(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 }
 
-const ACRONYMS = ["rmse", "mae", "mse", "r2", "auroc", "auprc", "f1"];
+/** A metric's words, with acronyms in capitals. */
+function spelled(words) {
+  return words.replace(/\b(rmse|mae|mse|mape|r2|auroc|auprc|f1)\b/g, (each) => each.toUpperCase());
+}
 
-/** A metric's words at the beginning of a sentence or of a column. */
+/** The same at the beginning of a sentence or of a column. */
 function titled(words) {
-  return ACRONYMS.includes(words) ? words.toUpperCase() : capital(words);
+  return capital(spelled(words));
+}
+
+/** Writes the numbers of a table with equally many decimals: four digits for the largest number. */
+function alike(values) {
+  const most = Math.max(0, ...values.filter((each) => Number.isFinite(each)).map(Math.abs));
+  const decimals = most > 0 ? Math.max(0, Math.min(8, 3 - Math.floor(Math.log10(most)))) : 0;
+  return (value) => fixed(value, decimals);
 }
 
 /** What runs are compared by, and the ways in which its values are written; only shares are in percent. */
 function metric(digest) {
-  const { name, words, better, share } = digest.measure.judged;
+  const { name, better, share } = digest.measure.judged;
+  const words = spelled(digest.measure.judged.words);
   const arrow = name === "accuracy" ? "" : better === "lower" ? " \u2193" : " \u2191";
   return {
     words,

@@ -45,7 +45,7 @@ function figureTiles(digest) {
   const { target } = digest.measure;
   const judged = metric(digest);
   const others = found.others.map((each) => [
-    `Test ${each.words}`,
+    `Test ${spelled(each.words)}`,
     each.share ? percent(each.value, 2) : short(each.value, 4),
     each.better === "lower" ? "lower is better" : "",
   ]);
@@ -126,9 +126,10 @@ function scenesSection(digest) {
 function targetSection(digest) {
   const { target } = digest.measure;
   if (target === null || digest.figures || !digest.runs.finished) return null;
+  const { words, share, goal } = metric(digest);
   return section(
     "target",
-    `Cost of reaching ${metric(digest).goal(target)}`,
+    `Cost of reaching ${share ? "" : `${words} `}${goal(target)}`,
     targetTable(digest, here(digest.lines)),
     digest.measure.validated && note("The target is looked at on the validation set."),
   );
@@ -293,11 +294,13 @@ function clientTable(digest) {
     { text: "Test rows", number: true },
     ...found.map((each) => ({ text: digest.variants[each.variant].name, number: true })),
   ];
+  const value = (each, name) => each.clients.find((other) => other.name === name)?.value;
+  const told = judged.share ? judged.told : alike(found.flatMap((each) => each.clients.map((client) => client.value)));
   const rows = found[0].clients.map((client) => ({
     cells: [
       client.name,
       count(client.rows),
-      ...found.map((each) => judged.told(each.clients.find((other) => other.name === client.name)?.value)),
+      ...found.map((each) => told(value(each, client.name))),
     ],
   }));
   const some = found[0].all > rows.length ? ` These are the first ${rows.length} of ${found[0].all} clients.` : "";
