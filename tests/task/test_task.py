@@ -25,7 +25,7 @@ def test_target_metrics_have_the_usual_names_too() -> None:
     assert Experiment(task="binary", target_metric="ROC-AUC", target=0.9).aim.metric == "auroc"
     assert Experiment(task="regression", target_metric="R2").target_metric == "r2"
     assert Experiment(task="regression", target_metric="loss").aim.metric == "loss"
-    with pytest.raises(InputError, match=r"^target_metric='MAE' needs a metric that is measured; add MAE to metrics"):
+    with pytest.raises(InputError, match=r"^target_metric='mae' needs a metric that is measured; add mae to metrics"):
         Experiment(task="regression", target_metric="MAE")
     with pytest.raises(InputError, match=r"^target_accuracy needs the metric accuracy, .* target_metric=rmse or r2$"):
         Experiment(task="regression", target_accuracy=0.9)
