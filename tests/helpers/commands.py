@@ -34,6 +34,7 @@ def fedkeel(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> su
         patch.setattr(console, "quiet", False)  # whatever an earlier command has asked for
         patch.setattr(sys, "argv", ["fedkeel", *arguments])
         patch.setattr(sys, "path", sys.path.copy())
+        patch.setattr(console, "_width", None)  # not the COLUMNS of the command that was the first in this process
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         try:

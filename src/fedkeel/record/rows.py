@@ -91,6 +91,8 @@ class Evaluation(Recorded):
     """The loss and metrics on the validation set, where there is one."""
     clients: dict[str, dict[str, float]] | None = None
     """Of each metric, its spread over the clients' own test rows (`evaluate_clients`)."""
+    clients_estimated: dict[str, dict[str, float]] | None = None
+    """The same where clients have no test rows, as estimated from the common test set."""
     by_class: dict[str, list[float | None]] | None = None
     """Metrics of each class alone (`evaluate_classes`)."""
 

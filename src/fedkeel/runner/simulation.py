@@ -190,9 +190,14 @@ class Simulation(Stateful):
             updates=core.ledger.updates,
             local_accuracy=local_accuracy(told.models, self.executor) if told.models else None,
             validation=None if validation is None else {"loss": validation.loss, **describe(validation.metrics)},
-            clients=spreads(columns(clients, self.task), self.task) if asked.evaluate_clients and clients else None,
+            **self._spreads(clients if asked.evaluate_clients else None),
             by_class=self.by_class(outputs) if asked.evaluate_classes and outputs is not None else None,
         )
+
+    def _spreads(self, clients: list[Score | None] | None) -> dict[str, Any]:
+        """Over clients, under the name that says whether they have test rows of their own."""
+        name = "clients" if self.data.clients_have_tests else "clients_estimated"
+        return {} if clients is None else {name: spreads(columns(clients, self.task), self.task)}
 
     def outputs(self) -> Tensor | None:
         """The global model's outputs for the whole test set, if there is one and they are not too many."""

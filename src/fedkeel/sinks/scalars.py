@@ -80,14 +80,18 @@ def _scalars(
     return told
 
 
+_PARTS = ("round", "validation", "clients", "clients_estimated")
+
+
 def _of(evaluation: Evaluation) -> Scalars:
     """Of a test: metrics under their names, those of the validation set, and their spreads over clients."""
     told = evaluation.plain()
-    numbers = ((name, value) for name, value in told.items() if name not in ("round", "validation", "clients"))
+    numbers = ((name, value) for name, value in told.items() if name not in _PARTS)
     return (
         _named("history", numbers)
         | _named("validation", (evaluation.validation or {}).items())
         | _named("clients", _flat(evaluation.clients or {}))
+        | _named("clients_estimated", _flat(evaluation.clients_estimated or {}))
     )
 
 

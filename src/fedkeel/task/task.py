@@ -37,7 +37,18 @@ LOSS = "loss"
 """The name under which the loss itself may be chosen as a target."""
 RESERVED = {
     *("round", "version", "virtual_seconds", "wall_seconds", LOSS, "train_loss", "bytes_up", "bytes_down", "updates"),
-    *("local_accuracy", "validation", "clients", "by_class", "algorithm", "dataset", "model", "partition", "per_round"),
+    *(
+        "local_accuracy",
+        "validation",
+        "clients",
+        "clients_estimated",
+        "by_class",
+        "algorithm",
+        "dataset",
+        "model",
+        "partition",
+        "per_round",
+    ),
     *("seed", "rounds", "task", "tested", "target", "target_metric", "parameters", "executor", "device", "threads"),
     *("metrics", "run", "scene", "variant", "state"),
 }
