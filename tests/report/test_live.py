@@ -246,6 +246,7 @@ def test_a_reader_that_does_not_read_holds_up_nobody(run: Path, monkeypatch: pyt
     with served(run) as server, socket.create_connection(("127.0.0.1", server.server_port)) as slow:
         slow.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert slow.recv(12) == b"HTTP/1.1 200"
+        monkeypatch.setattr(handler.Handler, "timeout", 60)  # on a busy machine, the other one is slow, too
         with Stream(server) as stream:
             events = iter(stream)
             assert rounds(next(events)) == 2

@@ -40,6 +40,19 @@ def test_data_of_the_users_own_has_a_map(tmp_path: Path) -> None:
     assert "custom:" not in found["title"]
 
 
+def test_a_file_is_called_by_its_name_alone(tmp_path: Path) -> None:
+    (tmp_path / "sites.csv").write_text("x,y,site\n" + "".join(f"{n},{n * 0.5},s{n % 2}\n" for n in range(8)))
+    dataset = {"name": str(tmp_path / "sites.csv"), "target": "y", "client": "site", "test": 0.25}
+    described = Experiment(
+        dataset=dataset, task="regression", model="linear", rounds=1, per_round=1, local={"lr": 1e-3}
+    )
+    run(described, tmp_path / "a")
+    (found,) = labels(cells(gather([tmp_path / "a"])))
+    assert found["title"] == "sites, column, seed 0"
+    assert (found["clients"], found["median"]) == (2, 3)
+    assert "counts" not in found
+
+
 def test_of_many_clients_the_first_are_shown(written: Make) -> None:
     (found,) = labels(cells(written(["a"], seeds=[0], clients=120)))
     assert (found["clients"], len(found["counts"])) == (120, 100)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedkeel.config.usercode import GIVEN, is_own, short
+from fedkeel.data.files import kinds
 from fedkeel.errors import InputError, label
 from fedkeel.record.schema import LABELS
 from fedkeel.report.page.cells import Cell
@@ -43,7 +44,7 @@ def _map(cell: Cell) -> dict[str, Any]:
     with record.told_if_damaged("experiment.yaml"):
         name, kind = (str(record.experiment[part][key]) for part, key in (("dataset", "name"), ("partition", "kind")))
         dealt = [] if is_own(name) else [short(kind)]  # the user's own data may have been dealt out before
-        title = ", ".join([name.removeprefix(GIVEN), *dealt, f"seed {int(record.experiment['seed'])}"])
+        title = ", ".join([kinds.short(name.removeprefix(GIVEN)), *dealt, f"seed {int(record.experiment['seed'])}"])
     return {"title": title, **_read(version)}
 
 

@@ -89,6 +89,7 @@ function standingTable(digest, lines) {
   const { on_validation: chosen } = digest.measure;
   const decimals = decimalsOf(digest, lines);
   const points = (value) => fixed(judged.factor * value, decimals);
+  const loss = alike(lines.map((each) => each.loss?.mean));
   const known = lines.map((each) => each.value).filter(Boolean);
   const bounds = known.flatMap((each) => [each.mean, each.low ?? each.mean, each.high ?? each.mean]);
   const ends = [Math.min(...bounds), Math.max(...bounds)];
@@ -115,7 +116,7 @@ function standingTable(digest, lines) {
       ...(sure ? [line.value ? intervalLine(line.value, variant, least, most) : NOTHING] : []),
       ...(against ? [difference(line.difference, judged.factor, decimals)] : []),
       line.best ? points(line.best.mean) : NOTHING,
-      line.loss ? fixed(line.loss.mean, 3) : NOTHING,
+      loss(line.loss?.mean),
       runsDone(line),
     ];
     return { cells, variant, marked: line.standing === "best" };
