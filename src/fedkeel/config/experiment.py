@@ -27,7 +27,8 @@ from fedkeel.record.settings import CheckpointSettings as CheckpointSettings
 from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
-from fedkeel.task.aim import Aim
+from fedkeel.task.aim import Aim, check_share
+from fedkeel.task.metrics import KNOWN, canonical
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
 from fedkeel.task.task import LOSS, Task, check_task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
@@ -228,16 +229,21 @@ class Experiment(Section):
         names = [usercode.short(each) for each in self.metrics]
         if self.target is not None and self.target_accuracy is not None:
             raise InputError("target and target_accuracy both set a target; keep one of the two")
-        if self.target_accuracy is not None and (self.target_metric or "accuracy") != "accuracy":
+        if self.target_accuracy is not None and canonical(self.target_metric or "accuracy") != "accuracy":
             raise InputError(
                 f"target_accuracy does not go with target_metric={self.target_metric}; use target instead of it"
             )
+        if self.target_metric is not None:
+            self.__dict__["target_metric"] = canonical(usercode.short(self.target_metric))
         wanted = "accuracy" if self.target_accuracy is not None else self.target_metric
         if wanted is not None and wanted not in (*names, LOSS):
             near = "target_accuracy" if self.target_accuracy is not None else f"target_metric={shown(wanted)}"
             raise InputError(
                 f"{near} needs a metric that is measured; add {wanted} to metrics, or use one of {', '.join(names)}"
             )
+        judged = wanted or names[0]
+        if self.target is not None and judged in self.metrics and KNOWN[judged].share:
+            check_share(judged, self.target)
         if self.stop_at_target and self.target is None and self.target_accuracy is None:
             raise InputError("stop_at_target needs a target; set target, or target_accuracy")
         if self.early_stopping.patience is None and self.early_stopping.min_delta:

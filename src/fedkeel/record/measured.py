@@ -9,8 +9,9 @@ from typing import Any
 
 from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, shown
-from fedkeel.task.aim import Aim
-from fedkeel.task.metrics import KNOWN, OTHER_NAMES, Better
+from fedkeel.task import metrics
+from fedkeel.task.aim import Aim, check_share
+from fedkeel.task.metrics import KNOWN, Better
 
 METRICS = "metrics"
 """The key of `run.json` and `summary.json` that says by what a run is judged."""
@@ -70,8 +71,8 @@ class Measured:
             return
         if not isfinite(target):
             raise InputError(f"target must be a finite number; got {target:g}")
-        if self.share and not 0 < target <= 1:
-            raise InputError(f"target must be a value of {self.name} above 0 and at most 1; got {target:g}")
+        if self.share:
+            check_share(self.name, target)
 
 
 ACCURACY = Measured("accuracy")
@@ -104,15 +105,12 @@ def known(name: str) -> Measured:
 
 def canonical(name: str) -> str:
     """The name that fedkeel has for a metric; of `module:name`, the name."""
-    name = short(name)
-    word = name.strip().lower().replace("-", "_").replace(" ", "_")
-    word = OTHER_NAMES.get(word, word)
-    return word if word in KNOWN or word == LOSS.name else name.strip()
+    return metrics.canonical(short(name))
 
 
-def told(metrics: Iterable[Any]) -> list[dict[str, Any]]:
+def told(judged: Iterable[Any]) -> list[dict[str, Any]]:
     """What run.json says of a task's metrics."""
-    return [{"name": each.name, "better": each.better, "share": each.share} for each in metrics]
+    return [{"name": each.name, "better": each.better, "share": each.share} for each in judged]
 
 
 def read(rows: Sequence[Mapping[str, Any]]) -> tuple[Measured, ...]:

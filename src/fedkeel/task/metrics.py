@@ -244,6 +244,13 @@ OTHER_NAMES = {
 }
 
 
+def canonical(name: str) -> str:
+    """The name that fedkeel has for a metric, or for the loss; other names stay as they are."""
+    word = name.strip().lower().replace("-", "_").replace(" ", "_")
+    word = OTHER_NAMES.get(word, word)
+    return word if word in KNOWN or word == "loss" else name.strip()
+
+
 def _balanced(told: Predictions) -> float:
     """Mean recall over the classes that occur; of answers, over yes and no and then over labels."""
     if not len(told):
