@@ -171,8 +171,8 @@ def resume(
 
     `changes` are settings with new values, such as `rounds=300`: a run that is complete is extended by them, and the
     result is that of a run which had them from the start. Only what decides when a run ends can change, and what is
-    done after its last round: `rounds`, `limit_seconds`, `limit_wall_seconds`, `target_accuracy`, `stop_at_target`,
-    `evaluate_clients`, `finetune` and `checkpoint`.
+    done after its last round: `rounds`, `limit_seconds`, `limit_wall_seconds`, `target`, `target_accuracy`,
+    `stop_at_target`, `finetune` and `checkpoint`.
     """
     path = Path(path)
     check_resumable(path, changed=bool(changes))

@@ -6,6 +6,8 @@ from typing import Any
 
 from fedkeel.config import usercode
 from fedkeel.errors import InputError, shown
+from fedkeel.task.aim import check_share
+from fedkeel.task.metrics import KNOWN
 from fedkeel.task.task import LOSS, check_task, metric_names
 
 Described = Any
@@ -134,6 +136,9 @@ def _check_task(experiment: Described) -> None:
             f"target_metric={shown(wanted)} needs a metric that is measured; add {wanted} to metrics, or use one of "
             f"{', '.join(names)}"
         )
+    judged = wanted or names[0]
+    if experiment.target is not None and judged in KNOWN and KNOWN[judged].share:
+        check_share(judged, experiment.target)
     if experiment.stop_at_target and experiment.target is None and experiment.target_accuracy is None:
         raise InputError("stop_at_target needs a target; set target, or target_accuracy")
     if experiment.early_stopping.patience is None and experiment.early_stopping.min_delta:

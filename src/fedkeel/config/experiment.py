@@ -28,9 +28,9 @@ from fedkeel.server.settings import GateSettings as GateSettings
 from fedkeel.server.settings import Sampling
 from fedkeel.server.settings import ScheduleSettings as ScheduleSettings
 from fedkeel.task.aim import Aim
-from fedkeel.task.metrics import KNOWN, usual_name
+from fedkeel.task.metrics import canonical
 from fedkeel.task.settings import EarlyStoppingSettings, Kind, Loss, LossSettings, Metrics
-from fedkeel.task.task import LOSS, Task, loss_name, metric_names, new_task
+from fedkeel.task.task import Task, loss_name, metric_names, new_task
 from fedkeel.wire.settings import WireSettings
 from fedkeel.world.faults import FaultSettings as FaultSettings
 from fedkeel.world.fleet.settings import FleetSettings as FleetSettings
@@ -159,9 +159,7 @@ class Experiment(Section):
         if self.per_round is None and self.participation is None:
             self.__dict__["per_round"] = min(10, self.clients)  # shown, yet not counted as set by the user
         if self.target_metric is not None:
-            found = usual_name(self.target_metric)
-            own = usercode.short(self.target_metric)
-            self.__dict__["target_metric"] = found if found in (*KNOWN, LOSS) else own
+            self.__dict__["target_metric"] = canonical(usercode.short(self.target_metric))
         consistency.check(self)
         self.__dict__["metrics"] = metric_names(self.task, self.metrics)
         if self.gate.max_loss is None:

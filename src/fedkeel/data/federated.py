@@ -333,31 +333,33 @@ class FederatedData(FromFiles):
         return self.test_rows is not None
 
     @cached_property
-    def _test_by_class(self) -> list[NDArray[np.int64]]:
-        labels = self.test.y.cpu().numpy()
-        return [np.flatnonzero(labels == c) for c in range(self.classes)]
+    def _by_class(self) -> dict[Held, list[NDArray[np.int64]]]:
+        held: dict[Held, Examples | None] = {"test": self.test, "validation": self.validation}
+        labels = {which: part.y.cpu().numpy() for which, part in held.items() if part is not None}
+        return {which: [np.flatnonzero(y == c) for c in range(self.classes)] for which, y in labels.items()}
 
-    def test_share(self, client: int, seed: int) -> Tensor:
-        """A client's own test samples; where it has none, an estimate of them from the common test set.
+    def test_share(self, client: int, seed: int, on: Held = "test") -> Tensor:
+        """A client's own test or validation samples; where it has none, an estimate from the common test set.
 
         The estimate draws from the test set in the proportions of the client's training labels. It is as large,
         against the whole test set, as the client's data against all training data, but has at least one sample of every
         class that the client holds. Shares of different clients may overlap.
         """
-        if self.test_rows is not None:
-            return torch.from_numpy(self.test_rows[client])
+        own = self.test_rows if on == "test" else self.validation_rows
+        if own is not None:
+            return torch.from_numpy(own[client])
         if class_labels(self.train) is None:
             raise InputError(
                 "clients cannot be tested one by one: the test set belongs to no client, and without class labels "
                 "their shares of it cannot be estimated; give each client test rows, such as test=0.2"
             )
         held = np.bincount(self.train.y[self.client(client)].cpu().numpy(), minlength=self.classes)
-        wanted = np.rint(held * (len(self.test.y) / len(self.train.y))).astype(int)
+        wanted = np.rint(held * (len(self.held(on).y) / len(self.train.y))).astype(int)
         wanted = np.where(held > 0, np.maximum(wanted, 1), 0)
-        rng = streams.generator(seed, "test share", client)
+        rng = streams.generator(seed, f"{on} share", client)
         parts = [
             rng.choice(pool, min(count, len(pool)), replace=False)
-            for pool, count in zip(self._test_by_class, wanted, strict=True)
+            for pool, count in zip(self._by_class[on], wanted, strict=True)
         ]
         return torch.from_numpy(np.sort(np.concatenate(parts)))
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedkeel.config.usercode import is_own, short
 from fedkeel.errors import InputError, shown
 from fedkeel.task import metrics
-from fedkeel.task.aim import Aim
+from fedkeel.task.aim import Aim, check_share
 from fedkeel.task.metrics import KNOWN, Better
 
 METRICS = "metrics"
@@ -71,8 +71,8 @@ class Measured:
             return
         if not isfinite(target):
             raise InputError(f"target must be a finite number; got {target:g}")
-        if self.share and not 0 < target <= 1:
-            raise InputError(f"target must be a value of {self.name} above 0 and at most 1; got {target:g}")
+        if self.share:
+            check_share(self.name, target)
 
 
 ACCURACY = Measured("accuracy")
@@ -105,13 +105,12 @@ def known(name: str) -> Measured:
 
 def canonical(name: str) -> str:
     """The name that fedkeel has for a metric; of `module:name`, the name."""
-    word = metrics.usual_name(short(name))
-    return word if word in KNOWN or word == LOSS.name else short(name).strip()
+    return metrics.canonical(short(name))
 
 
-def told(measured: Iterable[Any]) -> list[dict[str, Any]]:
+def told(judged: Iterable[Any]) -> list[dict[str, Any]]:
     """What run.json says of a task's metrics."""
-    return [{"name": each.name, "better": each.better, "share": each.share} for each in measured]
+    return [{"name": each.name, "better": each.better, "share": each.share} for each in judged]
 
 
 def read(rows: Sequence[Mapping[str, Any]]) -> tuple[Measured, ...]:

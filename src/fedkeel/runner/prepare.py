@@ -149,6 +149,8 @@ def _dealt_out(data: FederatedData, experiment: Experiment) -> FederatedData:
         raise InputError(
             f"clients must be {len(data)}, as many as the data has; got {experiment.clients}; remove it or change it"
         )
+    if settings.validation is not None:
+        data = data.with_validation(settings.validation, experiment.seed)
     return _transformed(data, settings)
 
 

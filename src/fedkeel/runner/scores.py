@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedkeel.data.federated import FederatedData
+from fedkeel.data.federated import FederatedData, Held
 from fedkeel.errors import InputError
 from fedkeel.local.evaluation import measured
 from fedkeel.local.executor import Executor, Score
-from fedkeel.task.metrics import usual_name
+from fedkeel.record.measured import canonical
 from fedkeel.task.task import Task
 from fedkeel.wire.orders import Order
 
@@ -21,18 +21,23 @@ AT_ONCE = 64
 
 Model = tuple[Tensor, Tensor]
 """Weights [D] and buffers [B]."""
-Test = Callable[[Tensor, Tensor, Tensor], Score]
-"""Of weights and buffers on samples of the test set."""
+Test = Callable[[Tensor, Tensor, Tensor, Held], Score]
+"""Of weights and buffers on samples of the test or validation set."""
 
 
 def client_scores(
-    clients: Sequence[int], models: Iterator[Model | None], test: Test, data: FederatedData, seed: int
+    clients: Sequence[int],
+    models: Iterator[Model | None],
+    test: Test,
+    data: FederatedData,
+    seed: int,
+    on: Held = "test",
 ) -> list[Score | None]:
-    """Each client's own model on its own test rows; nothing for a client without one or the other."""
+    """Each client's own model on its own test or validation rows; nothing for a client without one or the other."""
     scores: list[Score | None] = []
     for client, model in zip(clients, models, strict=True):
-        share = data.test_share(client, seed)
-        scores.append(test(*model, share) if model is not None and len(share) else None)
+        share = data.test_share(client, seed, on)
+        scores.append(test(*model, share, on) if model is not None and len(share) else None)
     return scores
 
 
@@ -53,8 +58,7 @@ def local_accuracy(models: Sequence[Model], executor: Executor) -> dict[str, flo
 def column(scores: Sequence[Score | None], metric: str | None = None) -> NDArray[np.float64]:
     """A metric of each client, by default the first; NaN for a client that could not be tested."""
     known = next((score.metrics for score in scores if score is not None), {})
-    if metric is not None and metric not in known:
-        metric = usual_name(metric)
+    metric = None if metric is None else canonical(metric)
     if metric is not None and known and metric not in known and metric != "loss":
         raise InputError(f"metric: {metric!r} was not measured; choose one of {', '.join([*known, 'loss'])}")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.config.userdraw import Draw
-from fedkeel.data.federated import FederatedData
+from fedkeel.data.federated import FederatedData, Held
 from fedkeel.local.executor import Executor, Score
 from fedkeel.local.work import seen, whole_jobs
 from fedkeel.methods.job import Fresh
@@ -166,6 +166,9 @@ class Simulation(Stateful):
         if not core.model.client_rule.global_model:
             clients = self.client_scores()
             score = mean_score(clients)
+            if self.data.validation is not None:
+                validated = self.client_scores(on="validation")
+                validation = mean_score(validated) if any(validated) else None
         else:
             if asked.evaluate_classes or asked.evaluate_clients:
                 outputs = self.outputs()
@@ -283,12 +286,12 @@ class Simulation(Stateful):
         """The clients that keep something of an earlier job."""
         return sorted(self.world.desk.kept)
 
-    def client_scores(self, outputs: Tensor | None = None) -> list[Score | None]:
-        """Every client's own model on its own test rows; `outputs` are the global model's for the test set."""
-        clients = range(len(self.data))
+    def client_scores(self, outputs: Tensor | None = None, on: Held = "test") -> list[Score | None]:
+        """Every client's own model on its own rows; `outputs` are the global model's for the test set."""
+        clients, seed = range(len(self.data)), self.experiment.seed
         if outputs is not None:
-            return global_scores(clients, outputs, self.task, self.data, self.experiment.seed)
-        return client_scores(clients, map(self.own, clients), self.executor.evaluate, self.data, self.experiment.seed)
+            return global_scores(clients, outputs, self.task, self.data, seed)
+        return client_scores(clients, map(self.own, clients), self.executor.evaluate, self.data, seed, on)
 
 
 def new_core(experiment: Experiment, data: FederatedData, model: FlatModel) -> Core:

@@ -20,8 +20,7 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Ma
     last, first = history[-1], simulation.task.names[0]
     aim, tuning = simulation.tuning.aim, simulation.tuning
     reached = tuning.first_to_reach(history)
-    defined = [row.first for row in history if row.first == row.first]
-    best = (max if simulation.task.better(first) == "higher" else min)(defined, default=None)
+    best = tuning.best["round"] if tuning.best else None
     return {
         "algorithm": experiment.algorithm.label,
         "dataset": experiment.dataset.name,
@@ -37,11 +36,11 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Ma
         "clients_tested_on": "own rows" if simulation.data.clients_have_tests else "estimates from the common test set",
         **last.metrics,
         f"final_{first}": last.metrics[first],
-        f"best_{first}": best,
+        f"best_{first}": next((row.metrics[first] for row in history if row.round == best), None),
         "final_loss": last.loss,
         "validation": last.validation,
         "tuned_on": "test" if last.validation is None else "validation",
-        "best_round": tuning.best["round"] if tuning.best else None,
+        "best_round": best,
         "ended_early": tuning.why,
         "target_metric": aim.metric,
         "target": aim.target,

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedkeel.data.datasets import Examples
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import InputError
+from fedkeel.data.validity import class_labels
+from fedkeel.errors import InputError, label
 from fedkeel.task.losses import IGNORED
 from fedkeel.task.settings import Kind
 
@@ -20,6 +21,11 @@ from fedkeel.task.settings import Kind
 def fitted(data: FederatedData, kind: Kind, class_weights: str | Sequence[float] | None) -> FederatedData:
     """The data with targets of the type that the task needs; refuses targets that do not fit it."""
     parts = {name: part for name in ("train", "test", "validation") if (part := getattr(data, name)) is not None}
+    if kind == "regression" and data.class_names is not None and class_labels(data.train) is not None:
+        raise InputError(
+            f"y holds numbers of classes, {label(data.class_names[0])} being 0, but task=regression needs the numbers "
+            "themselves; read the data with target_type=number"
+        )
     changed = {name: Examples(part.x, _target(part.y, kind)) for name, part in parts.items()}
     y = changed["train"].y
     classes = data.classes

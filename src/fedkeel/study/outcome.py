@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,8 +90,13 @@ class Outcome(Listed):
 
     @property
     def best(self) -> float | None:
-        """The best value on the test set up to there."""
-        return self.metric.best(self.record.column(self.metric.name)[: self.kept]) if self.record else None
+        """The value on the test set in the best evaluation up to there: on the validation set where there is one."""
+        if self.record is None:
+            return None
+        tuned = self.record.tuned(self.metric.name)[: self.kept]
+        best = self.metric.best(tuned)
+        value = nan if best is None else self.record.column(self.metric.name)[tuned.index(best)]
+        return None if isnan(value) else value
 
     @property
     def last(self) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isnan
 
+from fedkeel.errors import InputError
+
 
 @dataclass(frozen=True)
 class Aim:
@@ -24,3 +26,9 @@ class Aim:
     def reached(self, value: float) -> bool:
         """Whether it is as good as the target."""
         return self.target is not None and self.gain(value, self.target) >= 0
+
+
+def check_share(metric: str, target: float) -> None:
+    """Refuse a target that a metric between 0 and 1 cannot have, or has from the start."""
+    if not 0 < target <= 1:
+        raise InputError(f"target must be a value of {metric} above 0 and at most 1; got {target:g}")

@@ -244,10 +244,11 @@ OTHER_NAMES = {
 }
 
 
-def usual_name(name: str) -> str:
-    """A metric by fedkeel's own name for it: `auroc` for `ROC-AUC`."""
+def canonical(name: str) -> str:
+    """The name that fedkeel has for a metric, or for the loss; other names stay as they are."""
     word = name.strip().lower().replace("-", "_").replace(" ", "_")
-    return OTHER_NAMES.get(word, word)
+    word = OTHER_NAMES.get(word, word)
+    return word if word in KNOWN or word == "loss" else name.strip()
 
 
 def _balanced(told: Predictions) -> float:

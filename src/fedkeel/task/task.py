@@ -15,7 +15,7 @@ from fedkeel.config import usercode
 from fedkeel.errors import InputError, described, shown
 from fedkeel.task import losses
 from fedkeel.task.losses import IGNORED, Loss, one_logit
-from fedkeel.task.metrics import KNOWN, Metric, Predictions, usual_name
+from fedkeel.task.metrics import KNOWN, Metric, Predictions, canonical
 from fedkeel.task.pairing import check_pairing
 from fedkeel.task.settings import LOSSES, Kind, LossSettings
 
@@ -59,7 +59,8 @@ RESERVED = {
 class OwnMetric:
     """A function of the user's: `metric(outputs, targets) -> float`, on tensors of all samples.
 
-    Higher is better, unless the function says otherwise: `function.higher_is_better = False`.
+    Higher is better, unless the function says otherwise, `function.higher_is_better = False`, or has the name of a
+    metric that should be low, such as `rmse`.
     """
 
     name: str
@@ -68,7 +69,9 @@ class OwnMetric:
     @property
     def better(self) -> str:
         """Which way."""
-        return "higher" if getattr(self.function, "higher_is_better", True) else "lower"
+        usual = self.name not in KNOWN or KNOWN[self.name].better == "higher"
+        said = getattr(self.function, "higher_is_better", None)  # torchmetrics says None where it does not know
+        return "higher" if (usual if said is None else said) else "lower"
 
     share = False
 
@@ -260,7 +263,7 @@ def metric_names(kind: Kind, metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(name: str, kind: Kind) -> str:
-    word = usual_name(name)
+    word = canonical(name)
     fitting = [known for known, metric in KNOWN.items() if _FORMS[kind] in metric.forms]
     if word in fitting:
         return word

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedkeel.data.datasets.examples import Examples
 from fedkeel.data.dealing import deal
-from fedkeel.data.files.clients import grouped
+from fedkeel.data.files.clients import LEFT_OUT, grouped
 from fedkeel.data.files.features import Features, Split
 from fedkeel.data.files.settings import FileSettings
 from fedkeel.data.holdout import hold_out, renumbered
@@ -70,6 +70,9 @@ def build(rows: Gathered, settings: FileSettings, partition: Partition | None, c
     """Deal rows out, hold some of each client's out, fit what is to be fitted on the others, and make samples."""
     kind: Partition = partition or (Iid() if rows.whose is None else Column())
     owner, names = _owners(rows, kind, clients, seed)
+    if (owner == LEFT_OUT).any():
+        stay = np.flatnonzero(owner != LEFT_OUT)
+        rows, owner = rows.take(stay), owner[stay]
     test = _share(rows, TEST, settings.test, DEFAULT_TEST, "dataset.test")
     validation = _share(rows, VALIDATION, settings.validation, 0.0, "dataset.validation")
     dealt = _by_owner(owner, rows.part == OPEN, len(names))
@@ -125,15 +128,12 @@ def _renumbered(rows: Assignment | None) -> Assignment | None:
 
 
 def _owners(rows: Gathered, kind: Partition, clients: int, seed: int) -> tuple[Rows, tuple[str, ...]]:
-    """[rows], the client of each or -1, and what the clients are called."""
+    """[rows], the client of each, -1 or LEFT_OUT; and what the clients are called."""
     open_ = np.flatnonzero(rows.part == OPEN)
     owner = np.full(len(rows.part), -1, np.int64)
     if isinstance(kind, Column) and rows.whose is not None:
-        owner[open_], names = grouped([rows.whose[row] for row in open_.tolist()], kind)
-        number = {name: client for client, name in enumerate(names)}
-        for row in np.flatnonzero(rows.part != OPEN).tolist():
-            owner[row] = number.get(rows.whose[row], -1)
-        return owner, names
+        number, names = grouped([rows.whose[row] for row in open_.tolist()], kind)
+        return np.array([number.get(name, -1) for name in rows.whose], np.int64), names
     labels = rows.labels
     dealt = deal(kind, None if labels is None else labels[open_], len(open_), clients, seed)
     owner[open_[dealt.indices]] = np.repeat(np.arange(clients), dealt.sizes)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedkeel.data.partition import Column
 from fedkeel.errors import InputError
@@ -24,9 +23,13 @@ def natural(name: str) -> tuple[tuple[int, float, str], ...]:
         return tuple((1, float(part), "") if part.isdecimal() else (2, 0.0, part) for part in parts)
 
 
-def grouped(whose: Sequence[str], partition: Column) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """[rows], the client of each row, or -1 for rows that are left out; and the clients' names."""
-    names, place, counts = np.unique(np.array(whose, dtype=object), return_inverse=True, return_counts=True)
+LEFT_OUT = -2
+"""The number of clients that are left out."""
+
+
+def grouped(whose: Sequence[str], partition: Column) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The number of the client to which rows of each name belong, or LEFT_OUT; and what the clients are called."""
+    names, counts = np.unique(np.array(whose, dtype=object), return_counts=True)
     rare = counts < partition.min_samples
     kept = sorted(names[~rare].tolist(), key=natural)
     merged = partition.rare == "merge" and rare.any()
@@ -37,7 +40,7 @@ def grouped(whose: Sequence[str], partition: Column) -> tuple[NDArray[np.int64],
             f"partition.min_samples must be at most {counts.max()}, the rows of the largest client; "
             f"got {partition.min_samples}"
         )
-    number = {name: client for client, name in enumerate(kept)}
-    client = np.array([number.get(name, -1) for name in names.tolist()], np.int64)
-    client[rare] = len(kept) - 1 if merged else -1
-    return client[place.reshape(-1)], tuple(kept)
+    few = len(kept) - 1 if merged else LEFT_OUT
+    number = dict.fromkeys(names[rare].tolist(), few)
+    number |= {name: client for client, name in enumerate(kept) if not (merged and client == few)}
+    return number, tuple(kept)

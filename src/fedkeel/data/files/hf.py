@@ -98,7 +98,7 @@ def gather(parts: Splits, settings: FileSettings, name: str) -> Gathered:
     wanted = _samples(parts[0][0], settings)
     if wanted is None:
         columns = {c: _column(parts, c) for c in parts[0][0].column_names if c not in settings.ignore}
-        used = settings.model_copy(update={"ignore": ()})
+        used = _with_classes(parts, settings).model_copy(update={"ignore": ()})
         return tables.gather(Table(columns, name), used, part, whose, name)
     x = _stacked(parts, wanted, settings)
     y, classes = _targets(parts, settings, name)
@@ -161,10 +161,15 @@ def _targets(parts: Splits, settings: FileSettings, name: str) -> Targets:
     for each, column in columns.items():
         if column.missing.any():
             raise InputError(f"dataset.target: {column.missing.sum()} rows have no {each!r}; leave them out")
-    known = _class_names(parts, settings.target[0]) if len(columns) == 1 else None
-    if known is not None and settings.classes is None:
-        settings = settings.model_copy(update={"classes": known})
-    return read_targets(Table(columns, name), settings)
+    return read_targets(Table(columns, name), _with_classes(parts, settings))
+
+
+def _with_classes(parts: Splits, settings: FileSettings) -> FileSettings:
+    """With the classes of a target that is a `ClassLabel`, in their order, unless others are asked for."""
+    names = settings.target or ()
+    if len(names) != 1 or settings.classes is not None or names[0] not in parts[0][0].column_names:
+        return settings
+    return settings.model_copy(update={"classes": _class_names(parts, names[0])})
 
 
 def _stacked(parts: Splits, name: str, settings: FileSettings) -> NDArray[Any]:
