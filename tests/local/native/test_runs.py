@@ -223,7 +223,7 @@ def test_kernels_that_are_switched_off_are_refused(executor: Any, monkeypatch: p
 
 
 class Probable(nn.Module):
-    """Says probabilities when it is tested, which the kernels would not."""
+    """Says log-probabilities when it is tested, which the kernels would not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,7 +231,7 @@ class Probable(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         z: Tensor = self.last(x.flatten(1))
-        return z if self.training else z.softmax(1)
+        return z if self.training else z.softmax(1).log()
 
 
 class Folded(Probable):
