@@ -36,7 +36,8 @@ def drive(simulation: Simulation, sinks: Sinks, recorder: Recorder | None, watch
         raise (watch.stopped(when) if recorder is None else recorder.give_up(when)) from None
     except DivergenceError as error:
         remedies = dict.fromkeys(rule.if_diverged for rule in simulation.experiment.algorithm.rules())
-        error.args = ("; ".join([str(error), *filter(None, [*remedies, trial.scale(simulation.data.train.x)])]),)
+        large = (trial.scale(getattr(simulation.data.train, name), name) for name in ("x", "y"))
+        error.args = ("; ".join([str(error), *filter(None, [*remedies, *large])]),)
         raise
     except Exception as error:
         if not isinstance(error, FedkeelError):  # those say all there is to say

@@ -14,8 +14,8 @@ from fedkeel.errors import InputError, described
 from fedkeel.local.work import batch_sizes
 from fedkeel.task.task import Task, reduction_of
 
-LARGE = 100.0
-"""Samples with larger numbers than this are worth scaling."""
+LARGE = {"x": 100.0, "y": 10.0}
+"""Samples and real targets with larger numbers than these are worth scaling."""
 
 
 def check(experiment: Experiment, module: nn.Module, data: FederatedData) -> Experiment:
@@ -101,11 +101,11 @@ def _try(module: nn.Module, x: Tensor, y: Tensor, which: str, task: Task, classe
     return outputs
 
 
-def scale(x: Tensor) -> str | None:
-    """Advice for samples whose numbers are so large that training diverges."""
-    if not x.is_floating_point() or (large := float(x.abs().max())) <= LARGE:
+def scale(values: Tensor, name: str = "x") -> str | None:
+    """Advice for samples, or targets, whose numbers are so large that training diverges."""
+    if not values.is_floating_point() or (large := float(values.abs().max())) <= LARGE[name]:
         return None
-    return f"scale x, which holds numbers up to {large:.3g}, to a mean of 0 and a deviation of 1"
+    return f"scale {name}, which holds numbers up to {large:.3g}, to a mean of 0 and a deviation of 1"
 
 
 def _remedy(error: BaseException, x: Tensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class Gate(Stateful):
         if trained.w.dtype != start.dtype:
             return [Refusal("wrong dtype", f"weights must be {start.dtype}; got {trained.w.dtype}")] * count
         refusals: list[Refusal | None] = [None] * count
-        sound = trained.sound(inf if self._settings.max_loss is None else self._settings.max_loss)
+        sound = trained.sound(1e30 if self._settings.max_loss is None else self._settings.max_loss)
         for row in () if all(sound) else range(count):
             if not sound[row]:
                 refusals[row] = self._diverged(orders[row], trained, row)
