@@ -76,6 +76,14 @@ def test_numbers_of_classes_are_no_numbers_to_predict() -> None:
     assert run(regression, data=numbers, model=nn.Linear(1, 1)).metrics["rmse"] > 100  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("asked", [{"evaluate_clients": True}, {"finetune": {"epochs": 1}}])
+def test_clients_that_cannot_be_tested_are_told_before_training(tmp_path: Path, asked: dict[str, Any]) -> None:
+    data = FederatedData.from_arrays(X[:100], X[:100, 0], clients=2, test=(X[100:], X[100:, 0]))
+    with pytest.raises(InputError, match="cannot be tested one by one"):
+        run(settings(task="regression", **asked), tmp_path / "run", data=data, model=nn.Linear(6, 1))
+    assert not (tmp_path / "run").exists()
+
+
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().mean().sqrt()
 
