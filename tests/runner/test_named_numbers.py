@@ -106,6 +106,12 @@ def test_target_metrics_have_other_names_and_shares_have_bounds() -> None:
         settings(target=90)
 
 
+@pytest.mark.parametrize("name", ["client", "name", "rows", "estimated", "finetuned"])
+def test_a_metric_hides_no_column_of_the_file_of_clients(name: str) -> None:
+    with pytest.raises(InputError, match="rename your function"):
+        settings(metrics=["accuracy", f"somewhere:{name}"])
+
+
 def test_metrics_of_clients_have_other_names() -> None:
     data = FederatedData.from_arrays(X, Y, clients=2, test=0.25)
     result = run(settings(task="binary", metrics=["auroc"], rounds=1), data=data, model=nn.Linear(6, 1))
