@@ -210,6 +210,15 @@ def test_settings_are_chosen_on_the_validation_set(tmp_path: Path) -> None:
     assert "Settings are chosen by test rmse, as there is no validation set." in caption(without)
 
 
+def test_the_best_evaluation_is_chosen_on_the_validation_set(tmp_path: Path) -> None:
+    plan = by_hand([("", "x", 0)])
+    Store(tmp_path).keep(plan)
+    rows = [(0.4, 0.9), (0.6, 0.7), (0.5, 0.8)]  # on the test set, on the validation set
+    told = [error(n, test, validation={"loss": 1.0, "rmse": other}) for n, (test, other) in enumerate(rows, 1)]
+    written(Store(tmp_path).folder(plan.cases[0].name), told)
+    assert collect(plan, tmp_path).outcomes[0].best == 0.6
+
+
 def test_metrics_have_other_names() -> None:
     assert [canonical(name) for name in ("AUC", "root mean-squared error", "mine:Gain", "Gain", "r2")] == [
         "auroc", "rmse", "Gain", "Gain", "r2",

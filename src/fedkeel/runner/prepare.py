@@ -276,6 +276,8 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         )
     if not layout.mask(experiment.finetune.part).any():
         raise InputError("finetune.part: this model has no body, as it is all head; use all or head")
+    if experiment.evaluate_clients or experiment.finetune_epochs:
+        data.test_share(0, experiment.seed)  # refuses data on which clients cannot be tested
     if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
         raise InputError(
             f"algorithm: {experiment.algorithm.label} is tested on each client's own share of the test set, which "

@@ -50,9 +50,9 @@ RESERVED = {
         "per_round",
     ),
     *("seed", "rounds", "task", "tested", "target", "target_metric", "parameters", "executor", "device", "threads"),
-    *("metrics", "run", "scene", "variant", "state"),
+    *("metrics", "run", "scene", "variant", "state", "client", "name", "rows", "estimated", "finetuned"),
 }
-"""Names that a metric must not have, as rows or the summary have them for something else."""
+"""Names that a metric must not have, as rows of files or the summary have them for something else."""
 
 
 @dataclass(frozen=True)

@@ -220,10 +220,6 @@ def _number(word: str) -> float | None:
         return None
 
 
-def _word(value: str | float) -> str:
-    return _plain(value) if isinstance(value, float) and np.isfinite(value) else str(value)
-
-
 def _plain(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
