@@ -55,4 +55,4 @@ for name, rows, auroc in zip(data.client_names, data.sizes, together, strict=Tru
     alone = own.evaluate_clients(metric="auroc", model=own.best_model)[0]
     print(f"{name:8}  {rows:13}  {alone:5.3f}  {auroc:8.3f}")
 print(f"The best model, by validation, is that of round {result.summary['best_round']}.")
-print(f"Its worst hospital is {data.client_names[together.argmin()]}, with an AUROC of {together.min():.3f}.")
+print(f"Its worst hospital is {data.client_names[np.nanargmin(together)]}, with an AUROC of {np.nanmin(together):.3f}.")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown
 from fedkeel.local.build import Workshop
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.params import FlatModel, Layout
@@ -30,7 +30,7 @@ from fedkeel.runner.choice import choose, reasons
 from fedkeel.runner.clients import best_model, global_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.export import export
-from fedkeel.runner.prepare import prepare
+from fedkeel.runner.prepare import check_kinds, prepare
 from fedkeel.runner.recorder import Recorder
 from fedkeel.runner.scores import client_scores, column
 from fedkeel.runner.simulation import Simulation
@@ -42,7 +42,7 @@ from fedkeel.runner.watch import GivenUpError, Watch
 from fedkeel.wire.transform import Chain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What came out of a run."""
 
@@ -59,6 +59,15 @@ class Result:
     """As it ended."""
     finetuned_accuracy: NDArray[np.float64] | None
     """The first metric of each client's own model after fine-tuning, on its own test rows, where that was done."""
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {'undefined' if v is None else f'{v:.4g}'}" for name, v in self.metrics.items())
+        return f"<Result of {self.experiment.algorithm.label}: {told} after {self.history[-1].round} rounds>"
+
+    @property
+    def finetuned(self) -> NDArray[np.float64] | None:
+        """The first metric of each client's own model after fine-tuning, on its own test rows, where that was done."""
+        return self.finetuned_accuracy
 
     @property
     def accuracy(self) -> float:
@@ -80,6 +89,10 @@ class Result:
         (`data.clients_have_tests` is False), each client's result is estimated: on test samples drawn in the
         proportions of its training labels.
         """
+        if isinstance(clients, str):
+            raise InputError(
+                f"clients must be a list of numbers; got {shown(clients)}; to choose a metric, say metric="
+            )
         chosen = range(len(self.data)) if clients is None else clients
         for client in chosen:
             self._check(client)
@@ -136,6 +149,7 @@ def run(
     takes two arguments. `stop`, one for each run, may ask for an end before time, which is a `StoppedError`; `resume`
     goes on from there.
     """
+    check_kinds(experiment, data, model)
     if out is not None:
         check_free(Path(out))
     elif below is not None:

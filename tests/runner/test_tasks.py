@@ -196,6 +196,35 @@ def test_metrics_of_ones_own(own: str) -> None:
     assert result.summary["worst"] == result.history[-1].worst
 
 
+def test_functions_of_scikit_learn_have_another_order() -> None:
+    with pytest.raises(InputError, match=r"takes \(y_true, y_pred\).*def mine\(outputs, targets\)"):
+        regression(metrics=["sklearn.metrics:mean_absolute_percentage_error"])
+
+
+@pytest.mark.parametrize(
+    ("name", "better"), [("relative_error", "lower"), ("my_loss", "lower"), ("lossless", "higher")]
+)
+def test_an_error_should_be_low(name: str, better: str) -> None:
+    from fedkeel.task.task import OwnMetric
+
+    assert OwnMetric(name, lambda *_: 0.0).better == better
+
+
+def test_a_loss_of_pytorch_is_told_by_its_name() -> None:
+    with pytest.raises(InputError, match=r"loss\.name: MSELoss\(\) is a module of PyTorch; give its name, loss='mse'"):
+        regression(loss=nn.MSELoss())
+
+
+def test_what_is_printed_holds_no_sample() -> None:
+    result = regression()
+    assert repr(result.data) == "<FederatedData clients: 3 clients with 28 training and 12 test samples of shape [4]>"
+    assert repr(result).startswith("<Result of fedavg: rmse ")
+    with pytest.raises(InputError, match=r"clients must be a list of numbers; got 'r2'.*say metric="):
+        result.evaluate_clients("r2")
+    with pytest.raises(InputError, match=r"^experiment must be an Experiment; got"):
+        run(result.data, result.experiment)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

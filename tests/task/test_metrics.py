@@ -94,6 +94,13 @@ def test_of_several_labels() -> None:
     )
 
 
+def test_of_each_label() -> None:
+    y = np.array([[1, 0], [1, 0], [0, 0], [0, 1]])
+    z = np.array([[1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]])
+    found = task("multilabel", "accuracy", "balanced_accuracy").by_class(torch.tensor(z), torch.tensor(y))
+    assert found == {"accuracy": [0.75, 0.75], "balanced_accuracy": [0.75, 0.5]}
+
+
 @pytest.mark.parametrize("numbers", [1, 3])
 def test_of_real_numbers(numbers: int) -> None:
     y = RNG.normal(size=(N, numbers)) * np.arange(1, numbers + 1)

@@ -62,6 +62,8 @@ def _results(s: dict[str, Any]) -> list[tuple[str, str]]:
         (f"final {spelled(name)}", f"[bold]{told(name, final)}[/]{whose}"),
         (f"best {spelled(name)}", told(name, best)),
     ]
+    if not s["updates"]:
+        rows.append(("warning", "[bold]no upload was used, so this is the model before training[/]"))
     if s.get("target") is not None:
         reached = f"reached in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
         rows.append((f"target {told(s['target_metric'], s['target'])}", reached))
@@ -73,7 +75,9 @@ def _results(s: dict[str, Any]) -> list[tuple[str, str]]:
     ):
         if spread := s.get(key):
             mean, deviation, worst = (told(name, spread[part]) for part in ("mean", "std", "worst_decile"))
-            rows.append((what, f"mean {mean}, standard deviation {deviation}, worst tenth {worst}"))
+            lacking = (s.get("clients_without") or {}).get(name, 0)
+            over = f" over {s['clients'] - lacking} of {s['clients']}" if lacking and "finetuned" not in key else ""
+            rows.append((what, f"mean{over} {mean}, standard deviation {deviation}, worst tenth {worst}"))
     if lost := s.get("finetuning_diverged"):
         rows.append(("fine-tuned", f"diverged on {len(lost)} of {s['clients']} clients; try a smaller local.lr"))
     return rows

@@ -37,7 +37,7 @@ MOST_NAMED = 20
 """Clients that an error lists by their names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FederatedData(FromFiles):
     """Training data dealt out to clients, and samples to test on. Samples are indexed, never copied per client."""
 
@@ -269,6 +269,12 @@ class FederatedData(FromFiles):
 
     def __len__(self) -> int:
         return len(self.assignment)
+
+    def __repr__(self) -> str:
+        """In a line, without the samples: they may be patients."""
+        held = f"{len(self.test)} test" + ("" if self.validation is None else f" and {len(self.validation)} validation")
+        rows = f"{int(self.sizes.sum())} training and {held} samples of shape {list(self.shape)}"
+        return f"<FederatedData {self.name}: {len(self)} clients with {rows}>"
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:

@@ -94,6 +94,8 @@ def score_clients(
     found = columns(simulation.client_scores(outputs), task)
     for name, values in found.items():
         summary[f"client_{name}{suffix}"] = spread(values, task.better(name))
+    undefined = {name: int(np.isnan(values).sum()) for name, values in found.items() if np.isnan(values).any()}
+    summary["clients_without"] = undefined or None
     if epochs:
         found["finetuned"], lost = _finetuned(simulation, workshop, choice, epochs)
         tuned = None if lost else spread(found["finetuned"], task.better(first))

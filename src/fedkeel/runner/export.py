@@ -104,6 +104,8 @@ def describe(data: FederatedData, experiment: Experiment) -> dict[str, str]:
         "input_dtype": str(data.test_batch(slice(0, 1))[0].dtype).removeprefix("torch."),
         "normalise": scaling,
     }
+    for key, names in (("feature_names", data.feature_names), ("class_names", data.class_names)):
+        told |= {} if names is None else {key: json.dumps([*names])}
     entry = ENTRIES.get(name)
     if entry is not None and scaling == "standard" and isinstance(entry.prepare, Normalise):
         told |= {"mean": json.dumps([*entry.prepare.mean]), "std": json.dumps([*entry.prepare.std])}

@@ -43,6 +43,15 @@ COPIES = 6
 """Of a model that a run needs at least: the server's, a client's, its gradient, its update and what is kept of them."""
 
 
+def check_kinds(experiment: object, data: object, model: object) -> None:
+    """Refuse what is no experiment, data or model."""
+    kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
+    for field, (value, kind) in kinds.items():
+        if not isinstance(value, kind) and (value is not None or kind is Experiment):
+            got = f"the class {value.__name__}" if isinstance(value, type) else described(value)
+            raise InputError(f"{field} must be {_AN[kind]}; got {got}")
+
+
 def prepare(
     experiment: Experiment,
     data: FederatedData | None = None,
@@ -53,11 +62,7 @@ def prepare(
 
     `init` is a run's own copy of the weights that the experiment starts from.
     """
-    kinds = {"experiment": (experiment, Experiment), "data": (data, FederatedData), "model": (model, nn.Module)}
-    for field, (value, kind) in kinds.items():
-        if not isinstance(value, kind) and (value is not None or kind is Experiment):
-            got = f"the class {value.__name__}" if isinstance(value, type) else described(value)
-            raise InputError(f"{field} must be {_AN[kind]}; got {got}")
+    check_kinds(experiment, data, model)
     if experiment.device == "cuda" and not torch.cuda.is_available():
         raise InputError("device: PyTorch sees no cuda device here; use device=cpu")
     announce("loading the data")

@@ -115,6 +115,8 @@ def _remedy(error: BaseException, x: Tensor) -> str:
         return "use a larger local.batch_size, or local.drop_last=true, as batch norm needs two samples"
     if "'indices'" in said and x.is_floating_point():
         return "give the data vocabulary=, so that x stays token ids"
+    if "index out of range" in said and not x.is_floating_point():
+        return f"make its Embedding larger, as token ids go up to {int(x.max())} or more (vocabulary=)"
     if "same dtype" in said or "scalar type" in said:
         return (
             f"remove .double(), .float() and .half() from it, or set dtype; x is {str(x.dtype).removeprefix('torch.')}"

@@ -139,9 +139,18 @@ class Outcome(Listed):
 
     @property
     def of_clients(self) -> dict[str, Any] | None:
-        """The spread over clients: on their own test rows, or as estimated from a common test set."""
-        name = f"client_{self.metric.name}"
-        found = self.summary.get(name, self.summary.get(f"{name}_estimated"))
+        """The spread over clients: on their own test rows, or as estimated from a common test set.
+
+        Where runs are compared before this one ended, that of the last evaluation up to there, if it has one
+        (`evaluate_clients`).
+        """
+        name = self.metric.name
+        if self.kept < len(self.history):
+            row = self.position
+            told = row.get("clients") or row.get("clients_estimated") or {}
+            found = told.get(name) if isinstance(told, dict) else None
+        else:
+            found = self.summary.get(f"client_{name}", self.summary.get(f"client_{name}_estimated"))
         return found if isinstance(found, dict) else None
 
     @property

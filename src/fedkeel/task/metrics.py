@@ -213,9 +213,9 @@ _CLASSES, _LABELS, _NUMBERS = ("classes",), ("classes", "answers"), ("numbers",)
 KNOWN: dict[str, Metric] = {
     each.name: each
     for each in (
-        _sum("accuracy", _LABELS, hits, by_class=recalls),
+        _sum("accuracy", _LABELS, hits, by_class=lambda told: _agreement(told)),
         _sum("top5", _CLASSES, _top),
-        Metric("balanced_accuracy", lambda told: _balanced(told), _LABELS, by_class=recalls),
+        Metric("balanced_accuracy", lambda told: _balanced(told), _LABELS, by_class=lambda told: _evenly(told)),
         Metric("f1", _f1, _LABELS, by_class=f1s),
         Metric("auroc", _over_classes(aurocs), _LABELS, by_class=aurocs),
         Metric("auprc", _over_classes(auprcs), _LABELS, by_class=auprcs),
@@ -257,6 +257,17 @@ def _balanced(told: Predictions) -> float:
         return float("nan")
     if told.form == "classes":
         return _mean(recalls(told))
+    return _mean(_evenly(told))
+
+
+def _evenly(told: Predictions) -> Array:
+    """Of a class, its recall; of a label, the mean of the shares of yes and of no that the model finds."""
+    if told.form == "classes":
+        return recalls(told)
     denied = _ratio((~told.said & ~told.truth).sum(0), (~told.truth).sum(0))
-    pairs = np.stack([recalls(told), denied])
-    return _mean(np.array([_mean(pair) for pair in pairs.T]))
+    return np.array([_mean(pair) for pair in np.stack([recalls(told), denied]).T])
+
+
+def _agreement(told: Predictions) -> Array:
+    """Of a class, its recall; of a label, the share of samples for which the model is right."""
+    return recalls(told) if told.form == "classes" else np.asarray((told.said == told.truth).mean(0))

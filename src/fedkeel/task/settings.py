@@ -83,8 +83,21 @@ def _named(function: Any) -> Any:
     return usercode.name_of(function, "metrics")
 
 
+_MODULES = {
+    "MSELoss": "mse",
+    "L1Loss": "mae",
+    "HuberLoss": "huber",
+    "SmoothL1Loss": "huber",
+    "CrossEntropyLoss": "cross_entropy",
+    "BCEWithLogitsLoss": "binary_cross_entropy",
+}
+
+
 def spelled_loss(given: Any) -> Any:
     """A loss that is given by its name or as a function, as a section."""
+    usual = _MODULES.get(type(given).__name__)
+    if usual is not None:
+        raise InputError(f"loss.name: {type(given).__name__}() is a module of PyTorch; give its name, loss={usual!r}")
     if callable(given) and not isinstance(given, Section):
         given = usercode.name_of(given, "loss.name")
     return {"name": given} if isinstance(given, str) else given

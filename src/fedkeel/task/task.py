@@ -59,8 +59,8 @@ RESERVED = {
 class OwnMetric:
     """A function of the user's: `metric(outputs, targets) -> float`, on tensors of all samples.
 
-    Higher is better, unless the function says otherwise, `function.higher_is_better = False`, or has the name of a
-    metric that should be low, such as `rmse`.
+    Higher is better, unless the function says otherwise, `function.higher_is_better = False`, has the name of a metric
+    that should be low, such as `rmse`, or is called an error, a loss or a cost.
     """
 
     name: str
@@ -69,7 +69,8 @@ class OwnMetric:
     @property
     def better(self) -> str:
         """Which way."""
-        usual = self.name not in KNOWN or KNOWN[self.name].better == "higher"
+        low = {"error", "loss", "cost"} & {*self.name.lower().split("_")}
+        usual = KNOWN[self.name].better == "higher" if self.name in KNOWN else not low
         said = getattr(self.function, "higher_is_better", None)  # torchmetrics says None where it does not know
         return "higher" if (usual if said is None else said) else "lower"
 
@@ -298,6 +299,11 @@ def _own_loss(name: str) -> Any:
 
 def _own_metric(name: str) -> OwnMetric:
     function = usercode.find(name, "metrics", "module:function")
+    if str(getattr(function, "__module__", "")).partition(".")[0] == "sklearn":
+        raise InputError(
+            f"metrics: {name} takes (y_true, y_pred), but metrics are called with (outputs, targets); write a function "
+            f"of your own that calls it: def mine(outputs, targets): return {usercode.short(name)}(targets, ...)"
+        )
     usercode.check_call(function, name, "metrics", ("outputs", "targets"))
     return OwnMetric(usercode.short(name), function)
 

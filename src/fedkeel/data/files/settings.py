@@ -16,9 +16,11 @@ OTHERS = "*"
 
 
 def _as_names(given: Any) -> Any:
-    """One name, or a list of them; numbers and switches are names, too: YAML reads `classes: [0, 1]` as numbers."""
+    """Names with commas between them, or a list; numbers and switches are names too, as YAML reads `[0, 1]`."""
+    if given == {None: None}:  # as YAML reads a question mark
+        given = "?"
     if isinstance(given, str):
-        return (given,)
+        return tuple(part.strip() for part in given.split(","))
     if isinstance(given, list | tuple):
         return tuple(str(each).lower() if isinstance(each, bool) else _as_name(each) for each in given)
     return given
