@@ -221,7 +221,7 @@ def test_what_is_printed_holds_no_sample() -> None:
     assert repr(result).startswith("<Result of fedavg: rmse ")
     with pytest.raises(InputError, match=r"clients must be a list of numbers; got 'r2'.*say metric="):
         result.evaluate_clients("r2")
-    with pytest.raises(InputError, match=r"^experiment must be an Experiment; got"):
+    with pytest.raises(InputError, match=r"^experiment must be an Experiment, .*; got a FederatedData$"):
         run(result.data, result.experiment)  # type: ignore[arg-type]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -242,3 +244,14 @@ def test_cells_and_orders(tmp_path: Path) -> None:
     found = gathered(tmp_path, runs, Measure())
     assert (found.scenes, found.variants, found.seeds) == ([""], ["z", "y"], [2, 7])
     assert [each.seed for each in found.of("", "y")] == [7, 2]
+
+
+def test_clients_are_those_of_the_moment_of_comparison() -> None:
+    """Not of the end of a run that went on."""
+    history = [{"accuracy": 0.5, "clients": {"accuracy": {"mean": 0.4}}}, {"accuracy": 0.9}, {"accuracy": 0.9}]
+    record: Any = SimpleNamespace(history=history)
+    told = {"name": "a", "scene": "", "variant": "a", "seed": 0, "folder": Path("a"), "record": record}
+    ended = Outcome(**told, summary={"client_accuracy": {"mean": 0.8}}, kept=3)
+    assert ended.of_clients == {"mean": 0.8}
+    assert replace(ended, kept=1).of_clients == {"mean": 0.4}
+    assert replace(ended, kept=2).of_clients is None

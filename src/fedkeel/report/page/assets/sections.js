@@ -248,7 +248,8 @@ function clientsSection(digest) {
     const rows = found.filter((each) => each.column === column);
     return rows.length ? [clientFigure(digest, rows, more)] : [];
   });
-  return section("clients", title, content, clientTable(digest));
+  const when = note("Each run's model after its last round, also where runs are compared before their end.");
+  return section("clients", title, [...content, when], clientTable(digest));
 }
 
 function clientFigure(digest, found, more) {
