@@ -209,7 +209,7 @@ function logTicks(low, high) {
   const apart = Math.ceil((last - first) / 8) || 1;
   const steps = last - first < 2 ? [1, 2, 3, 5, 7] : last - first < 4 ? [1, 2, 5] : [1];
   const ticks = [];
-  for (let power = first; power <= last; power += apart)
+  for (let power = Math.floor(first / apart) * apart; power <= last; power += apart)
     ticks.push(...steps.map((step) => Number(`${step}e${power}`)).filter((tick) => tick >= low && tick <= high));
   return ticks.length > 1 ? ticks : [low, high];
 }

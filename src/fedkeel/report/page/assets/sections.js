@@ -64,7 +64,7 @@ function figureTiles(digest) {
       judged.told(found.clients.worst_decile, 1),
       `mean of all clients ${judged.told(found.clients.mean, 1)}${found.estimated ? ", estimated from the common test set" : ""}`,
     ],
-    ["Rounds", count(found.rounds), `${count(found.uploads)} uploads`],
+    ["Rounds", count(found.rounds), `${count(found.uploads)} upload${found.uploads === 1 ? "" : "s"}`],
     ["Virtual time", seconds(found.virtual_seconds), ""],
     [
       "Data sent",
