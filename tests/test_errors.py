@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkeel.errors import LONGEST, label, shown, unknown, words
+from fedkeel.errors import LONGEST, counted, label, shown, unknown, words
 
 anything = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.dates(), st.datetimes()),
@@ -80,3 +80,8 @@ def test_an_unknown_name_may_be_anything() -> None:
         str(unknown("f", "x", ["b", "a"], also="module:name"))
         == "f: 'x' is not known; choose one of a, b or module:name"
     )
+
+
+def test_counts_have_a_singular() -> None:
+    found = [counted(1, "round"), counted(0, "round"), counted(2, "round"), counted(1, "class"), counted(1000, "class")]
+    assert found == ["1 round", "0 rounds", "2 rounds", "1 class", "1,000 classes"]

@@ -159,6 +159,11 @@ def one_of(names: Sequence[object], last: str = "or") -> str:
     return f"{', '.join(rest)} {last} {end}" if rest else end
 
 
+def counted(count: int, word: str) -> str:
+    """`1 round`, `2 rounds`, `1,000 classes`."""
+    return f"{count:,} {word}{'' if count == 1 else 'es' if word.endswith('s') else 's'}"
+
+
 def described(found: object) -> str:
     """Of a tensor its shape and type, of a pair or the like what is in it, of anything else what it is."""
     if hasattr(found, "shape") and hasattr(found, "dtype"):

@@ -178,10 +178,10 @@ def test_a_run_that_diverges_is_a_result_of_the_comparison(tmp_path: Path) -> No
     done = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "wild-seed0: failed: training diverged" in done.stdout
-    assert "1 of 1 runs failed: training diverged" in done.stdout
+    assert "1 of 1 run failed: training diverged" in done.stdout
     again = compare("study.yaml", "--seeds", "0", "--out", "here", cwd=tmp_path)
     assert "all 2 runs are already done" in again.stdout
-    assert "1 of 1 runs failed: training diverged" in again.stdout
+    assert "1 of 1 run failed: training diverged" in again.stdout
 
 
 @pytest.mark.slow
@@ -203,6 +203,16 @@ def test_a_table_that_leaves_the_command_is_never_broken(tmp_path: Path, capsys:
     show(collect(plan, tmp_path))
     printed = capsys.readouterr().out.splitlines()
     assert sum("a variant with a long name" in line and " ± " in line for line in printed) == 2, printed
+
+
+def test_the_terminal_says_why_no_method_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"fedavg": [0.5, 0.6], "fedprox": [0.6, 0.5]}
+    plan = by_hand([("", name, seed) for name in scores for seed in (0, 1)], Measure(reference="fedavg"))
+    fill(plan, tmp_path, {(name, n): [evaluated(1, each[n])] for name, each in scores.items() for n in (0, 1)})
+    show(collect(plan, tmp_path))
+    printed = capsys.readouterr().out
+    assert "No method is clearly best: the differences between fedavg and fedprox may be noise; more seeds" in printed
+    assert "*" not in printed
 
 
 def test_a_narrow_terminal_has_the_first_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,16 @@ def test_a_log_gets_about_ten_lines_with_labelled_times(clock: Clock, console: C
         "elapsed 1 min  remaining about 9 min  virtual 10 h"
     )
     assert said[-1].startswith("round 100/100  accuracy 100.00%")
+
+
+def test_large_losses_and_single_rounds_are_written_briefly(console: Console) -> None:
+    huge = replace(evaluation(1, 0.5), metrics={"rmse": 51941.4}, loss=2698067627.0)
+    with progress(Experiment(rounds=1)) as sink:
+        sink.begin(start())
+        sink.round(RoundEnd(1, 0.0, 1.0, 0.00012, Arrivals(), [], [], {}, huge))
+    head, line = printed(console).splitlines()
+    assert head.endswith(", 1 round")
+    assert line.startswith("round 1/1  rmse 51941  loss 2.698e+09  train loss 0.00012  ")
 
 
 def test_on_a_terminal_a_spinner_names_the_steps_before_the_bar(console: Console) -> None:

@@ -19,7 +19,9 @@ def test_the_first_metric_of_an_evaluation_is_the_main_one() -> None:
     ("name", "value", "words"),
     [
         ("accuracy", 0.93214, "93.21%"), ("auroc", 0.5, "50.00%"), ("rmse", 2.10449, "2.104"),
-        ("log_loss", 0.25, "0.25"), ("mae", 12345.6, "1.235e+04"),
+        ("log_loss", 0.25, "0.25"), ("mae", 51941.4, "51941"), ("mae", 99999.6, "100000"),
+        ("mae", 1234567.0, "1234567"), ("mse", 2698067627.0, "2.698e+09"), ("mae", 0.00123456, "0.001235"),
+        ("r2", -12345.6, "-12346"), ("mae", 999.96, "1000"),
     ],
 )  # fmt: skip
 def test_only_shares_are_written_in_percent(name: str, value: float, words: str) -> None:

@@ -110,6 +110,38 @@ def test_a_loss_that_exploded_does_not_flatten_the_others(tmp_path: Path, drawn:
     assert (cross.get_xdata().tolist(), cross.get_ydata().tolist()) == ([2], [high])
 
 
+def test_losses_that_differ_a_hundredfold_have_a_logarithmic_axis(tmp_path: Path, drawn: list[Figure]) -> None:
+    figure = draw(drawn, [run(tmp_path, name, 0, losses=[3e9, 5.0, 2.0]) for name in ("fedavg", "fedprox")])
+    accuracy, *losses = figure.axes
+    assert (accuracy.get_yscale(), accuracy.get_ylabel()) == ("linear", "test accuracy (%)")
+    for panel in losses:  # both or none, although the training loss is always 1
+        assert (panel.get_yscale(), panel.get_ylabel()) == ("log", "loss, log scale")
+    assert losses[0].get_ylim()[0] < 2 < 3e9 < losses[0].get_ylim()[1]
+    for name, some in (("little", [100.0, 1.0]), ("zero", [1000.0, 0.0])):
+        figure = draw(drawn, [run(tmp_path / name, "fedavg", 0, losses=some)])
+        assert (figure.axes[1].get_yscale(), figure.axes[1].get_ylabel()) == ("linear", "loss"), name
+
+
+def test_on_a_logarithmic_axis_a_loss_that_exploded_is_at_the_edge(tmp_path: Path, drawn: list[Figure]) -> None:
+    calm = run(tmp_path, "fedavg", 0, losses=[300.0, 1.0])
+    figure = draw(drawn, [calm, run(tmp_path, "fedprox", 0, state="diverged", losses=[300.0, 1e30])])
+    assert figure.axes[1].get_yscale() == "log"
+    low, high = figure.axes[1].get_ylim()
+    assert 0.5 < low < 1 < 300 < high < 600
+    (cross,) = lines(figure.axes[1], "_diverged")
+    assert cross.get_ydata().tolist() == [high]
+
+
+@pytest.mark.parametrize(("metric", "scale"), [("rmse", "log"), ("r2", "linear"), ("accuracy", "linear")])
+def test_only_errors_have_a_logarithmic_axis(
+    tmp_path: Path, drawn: list[Figure], monkeypatch: pytest.MonkeyPatch, metric: str, scale: str
+) -> None:
+    monkeypatch.setattr(module, "main_column", lambda run: (metric, run.column("loss")))
+    figure = draw(drawn, [run(tmp_path, "fedavg", 0, losses=[0.9, 0.001])])
+    assert figure.axes[0].get_yscale() == scale
+    assert figure.axes[0].get_ylabel().endswith(", log scale") == (scale == "log")
+
+
 def test_a_run_that_diverged_before_its_first_test_is_named(tmp_path: Path, drawn: list[Figure]) -> None:
     early = run(tmp_path, "fedprox", 0, 0, "diverged")
     figure = draw(drawn, [run(tmp_path, "fedavg", 0), early])

@@ -205,11 +205,20 @@ def test_a_comparison_without_a_finished_run_is_a_table_too(tmp_path: Path) -> N
     assert told(found, "history", "csv").strip() == ""
 
 
+def test_a_caption_explains_only_the_marks_that_there_are(tmp_path: Path) -> None:
+    plan = by_hand([("", name, seed) for name in ("low", "high") for seed in range(3)])
+    scores = {"low": [0.1, 0.11, 0.12], "high": [0.81, 0.82, 0.831]}
+    fill(plan, tmp_path, {(name, n): [row(1, each)] for name, found in scores.items() for n, each in enumerate(found)})
+    best = caption(collect(plan, tmp_path), "*")
+    assert best.endswith("*: clearly better than all others, corrected for their number.")
+    assert "Bold: clearly better" in caption(collect(plan, tmp_path))
+    assert "dot" not in best
+
+
 def test_a_caption_says_where_runs_are_compared(tmp_path: Path) -> None:
     assert caption(gathered(tmp_path)) == (
         "Test accuracy at 2 rounds, seeds 0, 1. ± and ranges: 95 % intervals over seeds, not corrected for the number "
-        "of comparisons. Best: clear of all others, corrected for their number. A dot: may be best, as its "
-        "difference to the best mean may be noise."
+        "of comparisons. A dot: may be best, as its difference to the best mean may be noise."
     )
     plan = by_hand([("", "a", 4)], Measure("time", last=3))
     fill(plan, tmp_path / "one", {("a", 4): [row(1, 0.5)]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -13,7 +14,7 @@ from fedkeel.study.plan import Measure
 from fedkeel.study.results import Results, collect
 from fedkeel.study.statistics import Leaders
 from fedkeel.study.store import Store
-from fedkeel.study.table import columns, evaluations, judged, lines, many_tasks, run_columns
+from fedkeel.study.table import columns, evaluations, judged, lines, many_tasks, run_columns, verdict
 from tests.helpers.studies import by_hand, fill, row, write_run
 
 SCORES = {"plain": [0.50, 0.53, 0.49], "good": [0.60, 0.62, 0.61], "level": [0.605, 0.61, 0.62]}
@@ -78,7 +79,7 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
     cases = {
         "one is": (best, lambda _: None, ""),
         "alone": ({"plain": [0.5, 0.6]}, lambda _: None, ""),
-        "level": (SCORES, lambda _: None, "2 of them may be, as what sets them apart may be noise; more seeds would "),
+        "level": (SCORES, lambda _: None, "the differences between level and good may be noise; more seeds "),
         "one seed": (
             {"a": [0.1], "b": [0.9]},
             lambda _: None,
@@ -102,6 +103,21 @@ def test_why_nobody_is_best_is_told(tmp_path: Path) -> None:
         leaders, told = judged(collect(Store(place).plan(), place), "")
         assert told.startswith(why) if why else not told, name
         assert (leaders.best == "good") == (name == "one is"), name
+
+
+def test_the_verdict_is_a_sentence_that_names_a_few(tmp_path: Path) -> None:
+    close = [0.50, 0.51, 0.49]
+    two = verdict(gathered(tmp_path / "two", {"fedavg": close, "fedprox": close[::-1]}), "")
+    start = "No method is clearly best: the differences between fed"
+    assert two.startswith(start)
+    assert two.endswith(" may be noise; more seeds would tell more.")
+    swept = verdict(gathered(tmp_path / "sweep", {"local.lr=0.1": close, "local.lr=0.2": close[::-1]}), "")
+    assert swept.startswith("No setting is clearly best: the differences between local.lr=0.")
+    turned = [close, close[::-1], [0.51, 0.50, 0.49], [0.49, 0.50, 0.51], [0.50, 0.49, 0.51], [0.49, 0.51, 0.50]]
+    many = verdict(gathered(tmp_path / "many", {f"m{n}": each for n, each in enumerate(turned)}), "")
+    assert re.search(r"between m\d, m\d, m\d, m\d and 2 more may be noise", many)
+    best = {"plain": [0.50, 0.53, 0.49, 0.52], "good": [0.60, 0.64, 0.59, 0.63]}
+    assert verdict(gathered(tmp_path / "best", best), "") == ""
 
 
 def test_a_run_that_is_judged_too_early_allows_no_verdict(tmp_path: Path) -> None:
@@ -144,7 +160,7 @@ def test_as_many_may_be_best_as_are_marked(tmp_path: Path) -> None:
     scores = {"plain": [0.60, 0.64], "worse": [0.50, 0.541], "high": [0.72, 0.62]}
     found = gathered(tmp_path, scores, Measure(reference="plain"))
     assert [line.standing for line in lines(found)] == ["level", "", "level"]
-    assert judged(found, "")[1].startswith("2 of them may be")
+    assert judged(found, "")[1] == "the differences between high and plain may be noise; more seeds would tell more"
 
 
 def failed(store: Store, name: str) -> None:
@@ -187,7 +203,7 @@ def test_a_variant_whose_runs_all_failed_is_a_line(tmp_path: Path) -> None:
     Store(tmp_path).fail("b-0", "DivergenceError", "it diverged")
     found = collect(plan, tmp_path)
     a, b = lines(found)
-    assert (b.failed, b.value, b.sentence) == (1, None, "1 of 1 runs failed: it diverged")
+    assert (b.failed, b.value, b.sentence) == (1, None, "1 of 1 run failed: it diverged")
     assert a.difference is None
     assert [each["accuracy"] for each in columns(found)] == [0.5, None]
 

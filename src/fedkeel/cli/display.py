@@ -18,7 +18,7 @@ from fedkeel.cli.console import console
 from fedkeel.cli.progress import progress as progress
 from fedkeel.cli.progress import spell
 from fedkeel.data.statistics import mean_wasserstein
-from fedkeel.errors import label
+from fedkeel.errors import counted, label
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.metric import final_metric, spelled, told
 from fedkeel.record.schema import SUMMARY
@@ -79,7 +79,9 @@ def _results(s: dict[str, Any]) -> list[tuple[str, str]]:
             over = f" over {s['clients'] - lacking} of {s['clients']}" if lacking and "finetuned" not in key else ""
             rows.append((what, f"mean{over} {mean}, standard deviation {deviation}, worst tenth {worst}"))
     if lost := s.get("finetuning_diverged"):
-        rows.append(("fine-tuned", f"diverged on {len(lost)} of {s['clients']} clients; try a smaller local.lr"))
+        rows.append(
+            ("fine-tuned", f"diverged on {len(lost)} of {counted(s['clients'], 'client')}; try a smaller local.lr")
+        )
     return rows
 
 
@@ -88,8 +90,8 @@ def _costs(s: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("time", f"elapsed {spell(s['wall_seconds'])}, virtual {spell(s['virtual_seconds'])}")]
     turned_away = sum(s["uploads_turned_away"].values())
     if s["jobs_lost"] or s["updates_refused"] or turned_away:
-        refused = f"{turned_away} uploads refused by the gate, {s['updates_refused']} by the method"
-        rows.append(("not used", f"{s['jobs_lost']} jobs lost or not needed, {refused}"))
+        refused = f"{counted(turned_away, 'upload')} refused by the gate, {s['updates_refused']} by the method"
+        rows.append(("not used", f"{counted(s['jobs_lost'], 'job')} lost or not needed, {refused}"))
     kernels = f" ({s['instruction_set']})" if s.get("instruction_set") else ", PyTorch"
     label = f"{ExecutorSettings(**s['executor']).label}{kernels}"
     rows.append(("speed", f"{s['samples_per_second']:,.0f} samples/s, {label}"))
@@ -115,11 +117,15 @@ def partition(counts: NDArray[np.int64], figure: Path, names: Sequence[str] | No
         table.add_column(column, justify="right" if column else "left")
     for name, values in (("samples per client", sizes), ("classes per client", held)):
         table.add_row(name, *(f"{f(values):g}" for f in (np.min, np.median, np.mean, np.max)))
-    console.print(f"{len(sizes)} clients, {int(sizes.sum())} samples, {counts.shape[1]} classes")
+    console.print(
+        ", ".join(map(counted, (len(sizes), int(sizes.sum()), counts.shape[1]), ("client", "sample", "class")))
+    )
     console.print(table)
     for client in range(min(len(sizes), SHOWN)):
         called = f"client {client}" if names is None else label(names[client])
-        console.print(f"{called}: {sizes[client]} samples, {held[client]} classes", markup=False)
+        console.print(
+            f"{called}: {counted(int(sizes[client]), 'sample')}, {counted(int(held[client]), 'class')}", markup=False
+        )
     if len(sizes) > SHOWN:
         console.print(f"... and {len(sizes) - SHOWN} more")
     console.print(
@@ -150,7 +156,7 @@ def fleet(devices: Fleet, costs: JobCosts, nbytes: int, figure: Path) -> None:
         if matters:
             table.add_row(name, *(f"{f(values):.4g}" for f in (np.min, np.median, np.mean, np.max)))
     without = len(devices) - len(costs.job)
-    console.print(f"{len(devices)} devices{f', {without} of them without data' if without else ''}")
+    console.print(f"{counted(len(devices), 'device')}{f', {without} of them without data' if without else ''}")
     console.print(table)
     console.print(
         f"the slowest device takes {devices.seconds.max() / devices.seconds.min():.4g} times as long as the fastest "

@@ -9,6 +9,7 @@ import typer
 
 from fedkeel.cli.collector import importing
 from fedkeel.cli.given import Given, Overrides, described
+from fedkeel.errors import counted
 
 app = typer.Typer(help="Look at the simulated devices.", no_args_is_help=True)
 
@@ -40,6 +41,6 @@ def show(
     costs = JobCosts.of(fleet, samples, epochs, nbytes)
     what = f"fleet-{Path(experiment.fleet.profile).stem}.png".replace(":", "_")
     path = Path(what) if out is None else out if out.suffix else out / what
-    title = f"{len(fleet):,} devices, {Path(experiment.fleet.profile).name}, seed {experiment.seed}"
+    title = f"{counted(len(fleet), 'device')}, {Path(experiment.fleet.profile).name}, seed {experiment.seed}"
     fleet_profile(fleet, costs, path, title)
     display.fleet(fleet, costs, nbytes, path)

@@ -13,7 +13,7 @@ from fedkeel.report.figures import figures
 from fedkeel.report.page.html import page
 from fedkeel.study.export import as_csv, caption, cells, write
 from fedkeel.study.results import Results
-from fedkeel.study.table import by_scene, columns, run_columns
+from fedkeel.study.table import by_scene, columns, run_columns, verdict
 
 REPORT, TABLE, RUNS = "report.html", "table.csv", "runs.csv"
 WIDEST = 1000
@@ -63,4 +63,6 @@ def show(results: Results) -> None:
         for line in found:
             if line.sentence and len(results.variants) > 1:
                 console.print(f"{line.variant}: {line.sentence}", soft_wrap=True, markup=False)
-    console.print(caption(results), soft_wrap=True, markup=False)
+        if why := verdict(results, scene):
+            console.print(why, soft_wrap=True, markup=False)
+    console.print(caption(results, "*"), soft_wrap=True, markup=False)

@@ -17,6 +17,8 @@ from rich.text import Text
 
 from fedkeel.cli.console import animated, console, waiting
 from fedkeel.config.experiment import Experiment
+from fedkeel.errors import counted
+from fedkeel.record.measured import LONG, LOSS
 from fedkeel.record.metric import main_metric, spelled, told
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.runner.sinks import Sink, Start
@@ -37,7 +39,7 @@ def progress(experiment: Experiment) -> Iterator[Sink]:
         yield Silent()
         return
     about = f"{experiment.algorithm.label} on {experiment.dataset.name} with {experiment.model.name}"
-    console.print(f"{about}, {experiment.rounds} rounds", markup=False, soft_wrap=True)
+    console.print(f"{about}, {counted(experiment.rounds, 'round')}", markup=False, soft_wrap=True)
     pace = Pace(experiment)
     if not animated():
         yield Lines(pace)
@@ -161,7 +163,7 @@ class Lines(Sink):
             return
         words = [f"round {end.round}/{self._pace.rounds}", *_score(end.evaluation)]
         if end.train_loss is not None:
-            words.append(f"train loss {end.train_loss:.3f}")
+            words.append(f"train loss {_loss(end.train_loss)}")
         try:
             console.print("  ".join([*words, *self._pace.times]), soft_wrap=True, markup=False)
         except OSError:  # the log cannot be written: the training goes on
@@ -170,7 +172,12 @@ class Lines(Sink):
 
 def _score(evaluation: Evaluation) -> list[str]:
     name, value, _ = main_metric(evaluation)
-    return [f"{spelled(name)} {told(name, value)}", f"loss {evaluation.loss:.3f}"]
+    return [f"{spelled(name)} {told(name, value)}", f"loss {_loss(evaluation.loss)}"]
+
+
+def _loss(value: float) -> str:
+    """With three decimals, so that lines are equally long, unless it is very small or large."""
+    return f"{value:.3f}" if 1e-3 <= value < LONG or not value else LOSS.told(value)
 
 
 def packed(words: Sequence[str], width: int) -> list[str]:

@@ -16,7 +16,7 @@ from fedkeel.cli.collector import importing
 from fedkeel.cli.compare import DryRun, Jobs, Seeds, interrupted, numbers, words
 from fedkeel.cli.console import console
 from fedkeel.cli.exits import fail
-from fedkeel.errors import InputError, StoppedError
+from fedkeel.errors import InputError, StoppedError, counted
 
 if TYPE_CHECKING:
     from fedkeel.study.papers.catalogue import Item
@@ -141,7 +141,7 @@ def _rehearse(plans: Sequence[ItemPlan]) -> None:
         why = {cell.cell.row: cell.left_out for cell in plans[0].cells if cell.cell.exists}
         rows = (f"{row} ({reason})" if reason else row for row, reason in why.items())
         console.print(f"rows: {'; '.join(rows)}", soft_wrap=True, markup=False)
-    console.print(f"{len(cases(plans)):,} runs in total; runs that several items share are run once")
+    console.print(f"{counted(len(cases(plans)), 'run')} in total; runs that several items share are run once")
 
 
 def _run(plans: Sequence[ItemPlan], place: Path, jobs: int | None, options: Sequence[str]) -> list[Reproduced]:

@@ -20,6 +20,7 @@ from rich.table import Table
 from fedkeel.cli.console import console
 from fedkeel.cli.display import tell
 from fedkeel.cli.progress import spell
+from fedkeel.errors import counted
 from fedkeel.study.engine import Begun, Watcher
 from fedkeel.study.space import Search, Trial
 from fedkeel.study.tasks import Ended, Moved
@@ -63,7 +64,10 @@ def announce_search(begun: Begun, what: Search) -> None:
     """What a search would take at most, by its first trial."""
     seconds = "" if begun.seconds is None else f", about {spell(what.trials * begun.seconds)} at most"
     early = "; trials that fall behind are stopped early" if what.prunes else ""
-    console.print(f"{what.trials} trials of {begun.total} runs, {begun.jobs} at a time{seconds}{early}", soft_wrap=True)
+    console.print(
+        f"{counted(what.trials, 'trial')} of {counted(begun.total, 'run')}, {begun.jobs} at a time{seconds}{early}",
+        soft_wrap=True,
+    )
 
 
 def silent(_: Begun | Moved | Ended) -> None:
@@ -111,7 +115,7 @@ class Pace:
         return passed * rest / done
 
     def __str__(self) -> str:
-        return f"{self.ended} of {self._total} runs{_left(self.left)}"
+        return f"{self.ended} of {counted(self._total, 'run')}{_left(self.left)}"
 
 
 class _Lines:
@@ -167,10 +171,10 @@ def announce(begun: Begun) -> None:
     """What is going to be done, and what that takes."""
     left, done = len(begun.cases), begun.total - len(begun.cases)
     if not left:
-        console.print(f"all {done} runs are already done")
+        console.print("the only run is already done" if done == 1 else f"all {done} runs are already done")
         return
     already = f", {done} more {'are' if done > 1 else 'is'} already done" if done else ""
-    console.print(f"{left} run{'s' if left != 1 else ''} to do{already}; {_costs(begun)}")
+    console.print(f"{counted(left, 'run')} to do{already}; {_costs(begun)}")
     for note in begun.notes:
         tell(note)
 

@@ -16,6 +16,8 @@ from fedkeel.task.metrics import KNOWN, Better
 METRICS = "metrics"
 """The key of `run.json` and `summary.json` that says by what a run is judged."""
 MOST_DECIMALS = 8
+LONG, HUGE = 1e3, 1e7
+"""From the first on, a number is written without decimals; from the second on, with an exponent."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Measured:
         """Values times this are better the higher they are."""
         return 1.0 if self.better == "higher" else -1.0
 
+    @property
+    def error(self) -> bool:
+        """Whether it is better the lower it is, and has no upper bound."""
+        return self.better == "lower" and not self.share
+
     def aim(self, target: float | None) -> Aim:
         """To reach a target by it."""
         return Aim(self.name, self.better, target)
@@ -62,8 +69,8 @@ class Measured:
         return (max if self.better == "higher" else min)(defined, default=None)
 
     def told(self, value: float) -> str:
-        """A value as a person reads it: `93.21%` for a share, `2.104` for others."""
-        return f"{value:.2%}" if self.share else f"{value:.4g}"
+        """A value as a person reads it: `93.21%` for a share, `2.104` or `51941` for others."""
+        return f"{value:.2%}" if self.share else brief(value)
 
     def check_target(self, target: float | None) -> None:
         """Refuse a target that can never mean anything."""
@@ -77,6 +84,11 @@ class Measured:
 
 ACCURACY = Measured("accuracy")
 LOSS = Measured("loss", "lower", share=False)
+
+
+def brief(value: float) -> str:
+    """Four significant digits, and all of those before the point: `2.104`, `51941`; from ten million on `2.698e+09`."""
+    return f"{value:.0f}" if LONG <= abs(value) < HUGE else f"{value:.4g}"
 
 
 def decimals(mean: float, half: float | None) -> int:

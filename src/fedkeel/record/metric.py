@@ -43,11 +43,16 @@ def is_share(name: str) -> bool:
     return known(name).share
 
 
+def is_error(name: str) -> bool:
+    """Whether a metric is an error without an upper bound, such as rmse."""
+    return known(name).error
+
+
 def spelled(name: str) -> str:
     """A metric's name as it is written in a sentence."""
     return known(name).words
 
 
 def told(name: str, value: float) -> str:
-    """A value as a person reads it: `93.21%` for a share, `2.104` for others."""
+    """A value as a person reads it: `93.21%` for a share, `2.104` or `51941` for others."""
     return known(name).told(value)

@@ -15,14 +15,26 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fedkeel.errors import InputError, label
-from fedkeel.record.metric import is_share, main_column, spelled
+from fedkeel.record.metric import is_error, is_share, main_column, spelled
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.ends import MARKERS, STATES, End, end, ending
-from fedkeel.report.grid import GREY, INK, STEPS, dress, handle, legend, line_style, same_limits
+from fedkeel.report.grid import (
+    GREY,
+    INK,
+    STEPS,
+    dress,
+    handle,
+    is_log,
+    legend,
+    line_style,
+    measured,
+    same_limits,
+    set_log,
+)
 from fedkeel.report.groups import Group, groups
 from fedkeel.report.palette import Style, style
 from fedkeel.report.save import check_suffix, save
-from fedkeel.report.scales import Scale, axis
+from fedkeel.report.scales import Scale, axis, is_steep
 from fedkeel.study.curves import Curve, Line, averaged, line
 from fedkeel.study.plan import At
 
@@ -126,6 +138,9 @@ def _figure(drawn: Sequence[_Drawn], metric: str, scale: Scale, places: Column) 
         panel.set_ylabel("loss" if "loss" in title else f"{title} (%)" if is_share(metric) else title, fontsize=9)
         panel.set_xlabel(scale.label, fontsize=9)
         _ticks(panel, scale)
+    for some in [panels[1:], *([panels[:1]] if is_error(metric) else [])]:
+        _use_log(some)
+    for panel in panels:
         _keep_readable(panel)
     same_limits(panels[1:], "y")
     for panel in panels:
@@ -204,17 +219,29 @@ def _ticks(panel: Any, scale: Scale) -> None:
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
+def _calm(panel: Any) -> list[Any]:
+    """The lines without those of diverged runs."""
+    return [each for each in panel.get_lines() if each.get_label() not in ("_wild", "_diverged")]
+
+
+def _use_log(panels: Sequence[Any]) -> None:
+    """Where the first values are so large that a linear axis would flatten the lines of these panels."""
+    if is_steep(value for panel in panels for each in _calm(panel) for value in each.get_ydata()):
+        for panel in panels:
+            set_log(panel)
+
+
 def _keep_readable(panel: Any) -> None:
     """The last values of a diverged run may be huge: they must not flatten all other lines."""
-    lines = panel.get_lines()
-    calm = [each for each in lines if each.get_label() not in ("_wild", "_diverged")]
-    if not calm or len(calm) == len(lines):
+    calm = _calm(panel)
+    if not calm or len(calm) == len(panel.get_lines()):
         return
-    low, high = (pick(pick(each.get_ydata()) for each in calm) for pick in (min, max))
+    low, high = measured(panel, "y", [pick(pick(each.get_ydata()) for each in calm) for pick in (min, max)])
     margin = 0.05 * (high - low or 1)
-    bottom, top = panel.get_ylim()
+    bottom, top = measured(panel, "y", panel.get_ylim())
     if top > high + STEEP * (high - low) or bottom < low - STEEP * (high - low):
-        panel.set_ylim(low - margin, high + margin)
+        ends = low - margin, high + margin
+        panel.set_ylim([10**each for each in ends] if is_log(panel, "y") else ends)
 
 
 def _at_the_edge(panel: Any) -> None:

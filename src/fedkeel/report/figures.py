@@ -13,10 +13,10 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from fedkeel.errors import unknown
 from fedkeel.record.measured import Measured
 from fedkeel.report.dots import final_values, to_target
-from fedkeel.report.grid import GREY, STEPS, grid, handle, legend, line_style, name, pages, same_limits
+from fedkeel.report.grid import GREY, STEPS, grid, handle, legend, line_style, name, pages, same_limits, set_log
 from fedkeel.report.palette import style
 from fedkeel.report.save import save
-from fedkeel.report.scales import Scale, axis
+from fedkeel.report.scales import Scale, axis, is_steep
 from fedkeel.study.curves import SCALES, Curve, mean_curve
 from fedkeel.study.plan import At
 from fedkeel.study.results import Results
@@ -95,8 +95,11 @@ def _learning(results: Results, scenes: Sequence[str], at: At, curves: Curves) -
         if (limit := _limit(results, scene, at, max(ends, default=0))) is not None:
             panel.axvline(limit / scale.unit, **DOTTED)
         _scale(panel, scale)
-    same_limits(panels, "y")
     _name_axes(panels, scale.label, f"test {results.metric.words}{' (%)' if results.metric.share else ''}")
+    if results.metric.error and is_steep(value for curve in curves.values() for value in curve.mean):
+        for panel in panels:
+            set_log(panel)
+    same_limits(panels, "y")
     cut = any(_limit(results, cell[0], at, curve.x[-1]) is not None for cell, curve in curves.items())
     entries = [(name(each), handle(style(place))) for place, each in enumerate(results.variants)]
     legend(figure, entries, _caption(results, curves, cut) + _incomplete(results, scenes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, log10
 from textwrap import fill, shorten
 from typing import Any
 
@@ -121,8 +121,26 @@ def _rows(letters: Sequence[int], inches: float) -> int:
 
 def same_limits(panels: Sequence[Any], which: str) -> None:
     """The same range on the `x` or the `y` axis of all panels, unless that would squeeze some."""
-    ranges = [getattr(panel, f"get_{which}lim")() for panel in panels]
+    limits = [getattr(panel, f"get_{which}lim")() for panel in panels]
+    ranges = [measured(panel, which, each) for panel, each in zip(panels, limits, strict=True)]
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
     if high - low <= SQUEEZE * min(high - low for low, high in ranges):
+        ends = min(low for low, _ in limits), max(high for _, high in limits)
         for panel in panels:
-            panel.set(**{f"{which}lim": (low, high)})
+            panel.set(**{f"{which}lim": ends})
+
+
+def set_log(panel: Any) -> None:
+    """Makes the y axis logarithmic, and its title says so."""
+    panel.set_yscale("log")
+    panel.set_ylabel(f"{panel.get_ylabel()}, log scale" if panel.get_ylabel() else "", fontsize=9)
+
+
+def is_log(panel: Any, which: str) -> bool:
+    """Whether an axis is logarithmic."""
+    return bool(getattr(panel, f"get_{which}scale")() == "log")
+
+
+def measured(panel: Any, which: str, values: Sequence[float]) -> list[float]:
+    """Values by how far apart they are on an axis."""
+    return [log10(each) for each in values] if is_log(panel, which) else list(values)

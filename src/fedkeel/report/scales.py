@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 
 from fedkeel.study.plan import At
 
@@ -15,6 +17,10 @@ WORDS: dict[At, str] = {
     "uploads": "uploads received",
     "bytes": "data sent up and down",
 }
+
+
+STEEP = 100
+"""Values of which the largest is more than so many times the smallest are drawn on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +40,9 @@ def axis(at: At, largest: float) -> Scale:
         return Scale(WORDS[at], 1, True)
     size, name = next((size, name) for least, size, name in (SECONDS if at == "time" else BYTES) if largest >= least)
     return Scale(f"{WORDS[at]} ({name})", size, False)
+
+
+def is_steep(values: Iterable[float]) -> bool:
+    """Whether a linear axis would flatten most of what is drawn."""
+    known = [value for value in values if isfinite(value)]
+    return bool(known) and min(known) > 0 and max(known) > STEEP * min(known)

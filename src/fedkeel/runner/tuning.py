@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkeel.config.experiment import Experiment
+from fedkeel.errors import counted
 from fedkeel.record.rows import Evaluation
 from fedkeel.server.stateful import Stateful
 
@@ -50,7 +51,7 @@ class Tuning(Stateful):
         if self._stops and self.aim.reached(value):
             self.why = "the target is reached"
         elif self._early.patience is not None and self.stale >= self._early.patience:
-            self.why = f"{self.aim.metric} has not become better in {self.stale} evaluations"
+            self.why = f"{self.aim.metric} has not become better in {counted(self.stale, 'evaluation')}"
         return self.why is not None
 
     def first_to_reach(self, history: Sequence[Evaluation]) -> Evaluation | None:

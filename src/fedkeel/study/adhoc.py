@@ -13,7 +13,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.config.section import RULES
 from fedkeel.config.spelling import dotted, flow
 from fedkeel.config.usercode import is_own, short
-from fedkeel.errors import InputError, label
+from fedkeel.errors import InputError, counted, label
 from fedkeel.record.divergence import divergence
 from fedkeel.record.folder import begun
 from fedkeel.record.measured import canonical
@@ -107,7 +107,7 @@ def _together(groups: Sequence[_Group], paths: Sequence[Path]) -> _Group:
     measure = _common([group.measure for group in groups])
     if measure.reference is None:
         measure = replace(measure, reference=_reference({each.variant: each.variant.lower() for each in runs}))
-    return _Group("", f"{len(runs)} runs", runs, measure, command)
+    return _Group("", counted(len(runs), "run"), runs, measure, command)
 
 
 def _common(measures: Sequence[Measure]) -> Measure:

@@ -15,7 +15,7 @@ from fedkeel.record.measured import Measured, decimals
 from fedkeel.study.places import words as place_on
 from fedkeel.study.results import Results
 from fedkeel.study.statistics import Difference, Interval
-from fedkeel.study.table import Line, by_scene, columns, evaluations, run_columns
+from fedkeel.study.table import Line, by_scene, columns, evaluations, lines, run_columns
 
 What = Literal["table", "runs", "history"]
 Format = Literal["csv", "parquet", "latex", "markdown"]
@@ -235,8 +235,8 @@ def _chosen(results: Results) -> str:
     return f"Settings are chosen by {results.judged_by}, as there is no validation set."
 
 
-def caption(results: Results) -> str:
-    """Where runs are compared, over which seeds, and what the marks mean."""
+def caption(results: Results, best: str = "Bold") -> str:
+    """Where runs are compared, over which seeds, and what the marks mean that there are; `best` marks the best."""
     measure = results.measure
     seeds = ", ".join(map(str, results.seeds))
     where = {limit for limit in results.limits.values() if isfinite(limit)}
@@ -256,7 +256,9 @@ def caption(results: Results) -> str:
     if len(results.seeds) == 1:
         return " ".join([*told, "Differences may be noise."])
     told.append("± and ranges: 95 % intervals over seeds, not corrected for the number of comparisons.")
-    if len(results.variants) > 1:
-        told.append("Best: clear of all others, corrected for their number.")
+    standings = {line.standing for line in lines(results)}
+    if "best" in standings:
+        told.append(f"{best}: clearly better than all others, corrected for their number.")
+    if "level" in standings:
         told.append("A dot: may be best, as its difference to the best mean may be noise.")
     return " ".join(told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isinf
@@ -10,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedkeel.errors import counted, one_of
 from fedkeel.record.measured import Measured
 from fedkeel.study import statistics
 from fedkeel.study.aggregates import bootstrap, performance_profile, probability_of_improvement
@@ -19,6 +21,10 @@ from fedkeel.study.statistics import Difference, Interval, Leaders
 Standing = Literal["best", "level", ""]
 THRESHOLDS = 41
 """The number of values in a performance profile."""
+SETTING = re.compile(r"[a-z_.]+=")
+"""How a variant's name begins that says which setting it has, as in a sweep."""
+MOST_NAMES = 4
+"""The most variants that a sentence names."""
 FEWEST = 3
 """The fewest runs in a scene for which a bootstrap makes intervals; with two, they would be far too narrow."""
 
@@ -98,17 +104,30 @@ def judged(results: Results, scene: str) -> tuple[Leaders, str]:
         return nobody, "it takes several seeds to tell a difference from noise"
     early = next((run for variant in values for run in results.of(scene, variant) if run.early), None)
     if early is not None and results.limits[scene] < (results.measure.until or inf):
-        count = f"{early.kept} evaluation{'s' if early.kept > 1 else ''}"
+        count = counted(early.kept, "evaluation")
         return nobody, f"{early.variant} is judged by its first {count}; another run ended too soon after that"
     leaders = statistics.best(values, results.metric.better)
     if leaders.best is None:
         level = tuple(variant for variant in leaders.level if _may_be_best(results, scene, variant))
-        noise = "what sets them apart may be noise when all are compared at once (Holm's correction)"
-        several = f"{len(level)} of them may be, as what sets them apart may be noise"
-        return Leaders(None, level), f"{several if len(level) > 1 else noise}; more seeds would tell more"
+        whose = f" between {_some(level)}" if len(level) > 1 else ""
+        at_once = "" if whose else " when all are compared at once (Holm's correction)"
+        return Leaders(None, level), f"the differences{whose} may be noise{at_once}; more seeds would tell more"
     if any(run.broken for run in results.of(scene, leaders.best)):
         return nobody, f"not all runs of {leaders.best}, which has the best mean, ended well"
     return leaders, ""
+
+
+def verdict(results: Results, scene: str) -> str:
+    """A sentence on why no variant is best in a scene; empty if one is, or if nothing is compared."""
+    _, why = judged(results, scene)
+    what = "setting" if all(SETTING.match(variant) for variant in results.variants) else "method"
+    return f"No {what} is clearly best: {why}." if why else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    """`a and b`, or of many the first ones."""
+    more = len(names) - MOST_NAMES
+    return one_of([*names[:MOST_NAMES], f"{more} more"] if more > 1 else names, "and")
 
 
 def _may_be_best(results: Results, scene: str, variant: str) -> bool:
@@ -201,9 +220,9 @@ def _sentence(
         parts.append("the reference")
     if broken:
         what = "stopped early" if broken[0].state == "pruned" else "failed"
-        parts.append(f"{len(broken)} of {len(runs)} runs {what}: {broken[0].failure}")
+        parts.append(f"{len(broken)} of {counted(len(runs), 'run')} {what}: {broken[0].failure}")
     if pending:
-        parts.append(f"{pending} of {len(runs)} runs to come")
+        parts.append(f"{pending} of {counted(len(runs), 'run')} to come")
     return "; ".join(parts)
 
 

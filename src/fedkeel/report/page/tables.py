@@ -11,8 +11,7 @@ from fedkeel.report.page.compact import EXACT, number, plain
 from fedkeel.study.places import UNITS
 from fedkeel.study.results import Outcome, Results
 from fedkeel.study.statistics import Difference, Interval
-from fedkeel.study.table import Line, lines, many_tasks
-from fedkeel.study.table import judged as leaders
+from fedkeel.study.table import Line, lines, many_tasks, verdict
 
 
 def standings(results: Results) -> list[dict[str, Any]]:
@@ -32,8 +31,8 @@ def _value(value: Any) -> Any:
 
 
 def verdicts(results: Results) -> list[str]:
-    """Why nobody is called best in a scene, where nobody is."""
-    return [leaders(results, scene)[1] for scene in results.scenes]
+    """Why nobody is clearly best in a scene, where nobody is."""
+    return [verdict(results, scene) for scene in results.scenes]
 
 
 def over_scenes(results: Results) -> list[dict[str, Any]]:

@@ -109,11 +109,11 @@ function nearest(u, number, at) {
 /**
  * A chart inside `holder`. `lines` are {variant, x, mean, low?, high?}, `seeds` are {variant, x, y}. Charts
  * of one `group` zoom together. Values are told times `factor`; `marks` {x?, y?} are dotted lines; `zero`: the scale
- * begins there.
+ * begins there; `log`: it is logarithmic.
  */
 function chart(
   holder,
-  { lines, seeds = [], xLabel, yLabel, group, units = COUNTS, whole, factor = 1, format, marks = {}, zero },
+  { lines, seeds = [], xLabel, yLabel, group, units = COUNTS, whole, factor = 1, format, marks = {}, zero, log },
 ) {
   const most = Math.max(...lines.map((each) => each.x.at(-1)), ...seeds.map((each) => each.x.at(-1)));
   const [divisor, unitName] = unit(units, most);
@@ -136,11 +136,18 @@ function chart(
     },
     scales: {
       x: { time: false },
-      y: { range: (_, least, highest) => roomy(least, highest, zero, zooms[group] ? undefined : marks.y) },
+      y: {
+        distr: log ? 3 : 1,
+        range: (_, least, highest) => (log ? roomyLog : roomy)(least, highest, zero, zooms[group] ? undefined : marks.y),
+      },
     },
     axes: [
       axis(label, { size: 26, incrs: whole ? WHOLE : undefined, space: 60 }),
-      axis(yLabel, { size: 46, values: (_, ticks) => ticks.map((tick) => short(tick, 4)) }),
+      axis(log ? `${yLabel}, log scale` : yLabel, {
+        size: axisWidth,
+        values: (_, ticks) => tickLabels(ticks),
+        ...(log ? { splits: (_u, _axis, low, high) => logTicks(low, high), filter: (_, ticks) => ticks } : {}),
+      }),
     ],
     hooks: {
       draw: [(u) => drawMarks(u, { ...marks, x: marks.x === undefined ? undefined : marks.x / divisor })],
@@ -179,6 +186,41 @@ function roomy(least, highest, zero, mark) {
   const high = Math.max(highest, mark ?? highest);
   const room = 0.06 * (high - low) || Math.abs(high) * 0.1 || 1;
   return [zero && low >= 0 ? 0 : low - room, high + room];
+}
+
+/** The same on a logarithmic scale; a mark that is not above 0 has no place there. */
+function roomyLog(least, highest, _, mark) {
+  if (!(least > 0)) return [1, 10];
+  const ends = [least, highest, mark > 0 ? mark : least].map(Math.log10);
+  return roomy(Math.min(...ends), Math.max(...ends)).map((end) => 10 ** end);
+}
+
+/** Whether a linear scale would flatten most of a chart: its values are positive, and differ more than a hundredfold. */
+function isSteep(lines, seeds) {
+  const columns = [...lines.flatMap((each) => [each.mean, each.low, each.high]), ...seeds.map((each) => each.y)];
+  const values = columns.flatMap((column) => column ?? []).filter((value) => Number.isFinite(value));
+  const [least, most] = values.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
+  return least > 0 && most > 100 * least;
+}
+
+/** The numbers on a logarithmic axis: about three to eight, at powers of ten and, on a short one, at 2 and 5 between. */
+function logTicks(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.floor(Math.log10(high))];
+  const apart = Math.ceil((last - first) / 8) || 1;
+  const steps = last - first < 2 ? [1, 2, 3, 5, 7] : last - first < 4 ? [1, 2, 5] : [1];
+  const ticks = [];
+  for (let power = Math.floor(first / apart) * apart; power <= last; power += apart)
+    ticks.push(...steps.map((step) => Number(`${step}e${power}`)).filter((tick) => tick >= low && tick <= high));
+  return ticks.length > 1 ? ticks : [low, high];
+}
+
+/** As wide as the longest number of an axis. */
+function axisWidth(u, labels, place, cycle) {
+  const own = u.axes[place];
+  if (cycle > 1) return own._size;
+  const longest = (labels ?? []).reduce((one, other) => (other.length > one.length ? other : one), "");
+  u.ctx.font = own.font[0];
+  return Math.max(46, Math.ceil(u.ctx.measureText(longest).width / devicePixelRatio) + own.gap + 4);
 }
 
 function drawMarks(u, { x, y }) {

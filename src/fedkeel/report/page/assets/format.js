@@ -45,6 +45,30 @@ function short(value, digits = 3) {
   return value.toLocaleString("en", { maximumFractionDigits: decimals }).replace("-", MINUS);
 }
 
+/** From here on a value is written with an exponent. */
+const HUGE = 1e7;
+
+function exponent(value, digits) {
+  if (value === 0) return "0";
+  const [mantissa, power] = value.toExponential(digits - 1).split("e");
+  return `${Number(mantissa)}e${Number(power)}`.replace(/-/g, MINUS);
+}
+
+/** A loss or a metric with about four digits: 2.104, 51,941, 2.698e9. */
+function compact(value) {
+  const huge = Number.isFinite(value) && Math.abs(value) >= HUGE;
+  return huge ? exponent(value, 4) : short(value, 4);
+}
+
+/** The numbers of an axis, all in the same form: with an exponent where one of them is a million or more. */
+function tickLabels(ticks) {
+  const most = Math.max(0, ...ticks.map(Math.abs));
+  if (most < 1e6) return ticks.map((tick) => short(tick, 4));
+  const labels = (digits) => ticks.map((tick) => exponent(tick, digits));
+  const digits = [4, 5, 6, 7, 8].find((each) => new Set(labels(each)).size === ticks.length);
+  return labels(digits ?? 9);
+}
+
 function signed(value, decimals) {
   return value > 0 ? `+${fixed(value, decimals)}` : fixed(value, decimals);
 }
@@ -139,6 +163,7 @@ function titled(words) {
 /** Writes the numbers of a table with equally many decimals: four digits for the largest number. */
 function alike(values) {
   const most = Math.max(0, ...values.filter((each) => Number.isFinite(each)).map(Math.abs));
+  if (most >= HUGE) return compact;
   const decimals = most > 0 ? Math.max(0, Math.min(8, 3 - Math.floor(Math.log10(most)))) : 0;
   return (value) => fixed(value, decimals);
 }
@@ -158,7 +183,7 @@ function metric(digest) {
     head: `${titled(words)}${share ? ", %" : ""}${arrow}`,
     axis: `test ${words}${share ? " (%)" : ""}`,
     better: better === "lower" ? "Lower is better." : "",
-    told: (value, decimals = 2) => (share ? percent(value, decimals) : short(value, 4)),
-    goal: (value) => (share ? `${short(100 * value)}\u00a0%` : short(value, 4)),
+    told: (value, decimals = 2) => (share ? percent(value, decimals) : compact(value)),
+    goal: (value) => (share ? `${short(100 * value)}\u00a0%` : compact(value)),
   };
 }

@@ -58,13 +58,13 @@ function figureTiles(digest) {
     [`Best ${judged.words}`, judged.told(found.best), "of all evaluations"],
     found.validation !== null && [`Validation ${judged.words}`, judged.told(found.validation), ""],
     ...others,
-    ["Test loss", short(found.loss, 4), ""],
+    ["Test loss", compact(found.loss), ""],
     found.clients && [
       "Worst tenth of clients",
       judged.told(found.clients.worst_decile, 1),
       `mean of all clients ${judged.told(found.clients.mean, 1)}${found.estimated ? ", estimated from the common test set" : ""}`,
     ],
-    ["Rounds", count(found.rounds), `${count(found.uploads)} uploads`],
+    ["Rounds", count(found.rounds), `${count(found.uploads)} upload${found.uploads === 1 ? "" : "s"}`],
     ["Virtual time", seconds(found.virtual_seconds), ""],
     [
       "Data sent",
@@ -136,8 +136,8 @@ function targetSection(digest) {
 }
 
 const LOSSES = [
-  ["loss", "Test loss", "test loss", 1, (v) => short(v, 4)],
-  ["train_loss", "Training loss", "training loss", 1, (v) => short(v, 4)],
+  ["loss", "Test loss", "test loss", 1, compact],
+  ["train_loss", "Training loss", "training loss", 1, compact],
 ];
 
 function curvesSection(digest) {
@@ -145,7 +145,7 @@ function curvesSection(digest) {
   if (!found.length) return section("curves", "Learning curves", note("There is no evaluation yet."));
   const grid = h("div", { class: "figures" });
   const { words, arrow, axis, factor, share } = metric(digest);
-  const format = share ? (v) => `${fixed(v, 2)} %` : (v) => short(v, 4);
+  const format = share ? (v) => `${fixed(v, 2)} %` : compact;
   const judged = ["value", `Test ${words}${arrow}`, axis, factor, format];
   for (const curve of [judged, ...LOSSES]) curveFigure(digest, found, grid, curve);
   return section("curves", "Learning curves", curveControls(digest), grid);
@@ -188,18 +188,9 @@ function curveControls(digest) {
 }
 
 function curveFigure(digest, found, grid, [column, title, yLabel, factor, format]) {
-  const lines = found
-    .map((each) => ({ variant: digest.variants[each.variant], ...each.axes[state.axis]?.[column] }))
-    .filter((each) => each.x);
+  const { lines, seeds } = curveLines(digest, found, column);
   if (!lines.length) return;
   const several = lines.some((each) => each.low);
-  const seeds = state.seeds
-    ? here(digest.seed_lines).map((each) => ({
-        variant: digest.variants[each.variant],
-        x: each.x[state.axis],
-        y: each[column],
-      }))
-    : [];
   const { label, units, whole } = AXES[state.axis];
   const limit = digest.measure.limits[state.scene];
   const furthest = Math.max(...lines.map((each) => each.x.at(-1)));
@@ -212,8 +203,32 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
   element.classList.toggle("wide", column === "value");
   grid.append(element);
   later(() =>
-    chart(holder, { lines, seeds, xLabel: label, yLabel, group: "curves", units, whole, factor, format, marks }),
+    chart(holder, { lines, seeds, xLabel: label, yLabel, group: "curves", units, whole, factor, format, marks, log: isLog(digest, found, column) }),
   );
+}
+
+/** The lines of a chart, and those of single seeds if they are asked for. */
+function curveLines(digest, found, column) {
+  const lines = found
+    .map((each) => ({ variant: digest.variants[each.variant], ...each.axes[state.axis]?.[column] }))
+    .filter((each) => each.x);
+  const seeds = state.seeds
+    ? here(digest.seed_lines).map((each) => ({
+        variant: digest.variants[each.variant],
+        x: each.x[state.axis],
+        y: each[column],
+      }))
+    : [];
+  return { lines, seeds };
+}
+
+/** Whether a chart has a logarithmic axis: both losses or none, and errors without an upper bound. */
+function isLog(digest, found, column) {
+  const { share, lower } = metric(digest);
+  if (column === "value" && (share || !lower)) return false;
+  const columns = column === "value" ? [column] : LOSSES.map(([name]) => name);
+  const all = columns.map((name) => curveLines(digest, found, name));
+  return isSteep(all.flatMap((each) => each.lines), all.flatMap((each) => each.seeds));
 }
 
 function curveSentence(digest, column, several, cut) {

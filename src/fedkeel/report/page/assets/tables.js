@@ -162,7 +162,7 @@ function standingNote(digest, lines) {
     return note(`Best: this ${word(digest)} is clearly better than every other one when runs are compared seed by seed.`);
   }
   const why = digest.verdicts[state.scene];
-  return why ? note(`No ${word(digest)} is called best: ${why}.`) : null;
+  return why ? note(why) : null;
 }
 
 function targetTable(digest, lines) {
