@@ -147,7 +147,7 @@ def test_data_show_draws_and_counts(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "heat.png").read_bytes().startswith(b"\x89PNG")
-    assert "10 clients, 6000 samples, 10 classes" in done.stdout
+    assert "10 clients, 6,000 samples, 10 classes" in done.stdout
     assert "ground metric 0 or 1" in done.stdout
     assert ": 0.8000" in done.stdout  # two of ten equal classes each
 
@@ -197,7 +197,7 @@ def test_plot_compares_runs(finished: tuple[Path, str], tmp_path: Path) -> None:
         (["run", "--set", "dataset=emnist-letters"], ["emnist-letters"]),
         (
             ["run", "--set", "model=textcnn"],
-            ["model.name: textcnn needs token sequences (length,) with a vocabulary; got shape (1, 28, 28)"],
+            ["with a vocabulary (dataset.vocabulary, or vocabulary= in Python); got shape (1, 28, 28)"],
         ),
         (["run", "--set", "model=nowhere:net"], ["model.name", "nowhere:net", "module:function"]),
         (["run", "--set", "model=custom:Net"], ["model.name", "run(model=...)"]),

@@ -146,7 +146,7 @@ def test_a_fast_path_that_is_wrong_for_one_batch_size_is_refused(monkeypatch: py
     assert refused
     assert all("its w deviates" in reason for reason in refused.values())
     with pytest.raises(
-        InputError, match="vectorised in stacks of 1 is not accepted for this model and method: its w deviates"
+        InputError, match="vectorised in stacks of 1 cannot be used with this model and method: its w deviates"
     ):
         go({"kind": "vectorised", "stack": 1})
 
