@@ -147,7 +147,7 @@ def test_data_show_draws_and_counts(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "heat.png").read_bytes().startswith(b"\x89PNG")
-    assert "10 clients, 6000 samples, 10 classes" in done.stdout
+    assert "10 clients, 6,000 samples, 10 classes" in done.stdout
     assert "ground metric 0 or 1" in done.stdout
     assert ": 0.8000" in done.stdout  # two of ten equal classes each
 
