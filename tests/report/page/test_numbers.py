@@ -50,7 +50,7 @@ def test_the_numbers_of_an_axis_are_short_and_differ(ticks: list[float], labels:
 def test_large_values_have_four_digits() -> None:
     values = [2.10449, 51941.4, 9_999_999, 2698067627.0, None]
     expected = ["2.104", "51,941", "9,999,999", "2.698e9", "\N{EN DASH}"]
-    assert value_of(f"{json.dumps(values)}.map(compact)") == expected
+    assert value_of(f"{json.dumps(values)}.map((value) => compact(value))") == expected
     assert value_of("[2698067627, 12].map(alike([2698067627, 12]))") == ["2.698e9", "12"]
 
 

@@ -54,10 +54,10 @@ function exponent(value, digits) {
   return `${Number(mantissa)}e${Number(power)}`.replace(/-/g, MINUS);
 }
 
-/** A loss or a metric with about four digits: 2.104, 51,941, 2.698e9. */
-function compact(value) {
+/** A loss or a metric with about so many digits: 2.104, 51,941, 2.698e9. */
+function compact(value, digits = 4) {
   const huge = Number.isFinite(value) && Math.abs(value) >= HUGE;
-  return huge ? exponent(value, 4) : short(value, 4);
+  return huge ? exponent(value, 4) : short(value, digits);
 }
 
 /** The numbers of an axis, all in the same form: with an exponent where one of them is a million or more. */
@@ -163,7 +163,7 @@ function titled(words) {
 /** Writes the numbers of a table with equally many decimals: four digits for the largest number. */
 function alike(values) {
   const most = Math.max(0, ...values.filter((each) => Number.isFinite(each)).map(Math.abs));
-  if (most >= HUGE) return compact;
+  if (most >= HUGE) return (value) => compact(value);
   const decimals = most > 0 ? Math.max(0, Math.min(8, 3 - Math.floor(Math.log10(most)))) : 0;
   return (value) => fixed(value, decimals);
 }

@@ -292,7 +292,7 @@ function clientFigure(digest, found, more) {
         from: found[0].least,
         most: found[0].most,
         label: `${judged.words} of a client${judged.share ? " (%)" : ""}`,
-        format: (v) => (judged.share ? fixed(100 * v, 0) : short(v)),
+        format: (v) => (judged.share ? fixed(100 * v, 0) : compact(v, 3)),
         what: "clients",
       }),
     ),

@@ -94,7 +94,7 @@ function standingTable(digest, lines) {
   const bounds = known.flatMap((each) => [each.mean, each.low ?? each.mean, each.high ?? each.mean]);
   const ends = [Math.min(...bounds), Math.max(...bounds)];
   const [least, most] = judged.share ? [Math.max(0, ends[0]), Math.min(1, ends[1])] : ends;
-  const end = (value) => (judged.share ? fixed(100 * value, 0) : short(value));
+  const end = (value) => (judged.share ? fixed(100 * value, 0) : compact(value, 3));
   const sure = known.some((each) => each.low !== null);
   const against = reference !== null && lines.some((each) => each.difference);
   const heads = [
@@ -231,7 +231,7 @@ function taskTable(digest) {
   const inside = (value) => fixed(100 * value, 1);
   const range = (found) => (found ? `${percent(found.mean)}${bounds(found, inside)}` : NOTHING);
   const { share } = metric(digest);
-  const middle = (found) => (share ? range(found) : `${short(found.mean, 4)}${bounds(found, (v) => short(v, 4))}`);
+  const middle = (found) => (share ? range(found) : `${compact(found.mean)}${bounds(found, (v) => compact(v))}`);
   const rows = digest.tasks.map((each) => {
     const variant = digest.variants[each.variant];
     return { variant, cells: [named(variant), middle(each.middle), ...(better ? [range(each.improvement)] : [])] };
