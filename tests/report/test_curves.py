@@ -1,6 +1,6 @@
 """Learning curves: a line for each group of seeds, and marks where runs ended."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,20 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fedkeel.errors import InputError
 from fedkeel.record.divergence import DIVERGED
+from fedkeel.record.measured import known
 from fedkeel.record.runs import RunRecord
 from fedkeel.record.schema import SUMMARY
 from fedkeel.report import curves as module
 from fedkeel.report.curves import learning_curves
 from tests.helpers.report_folders import record
 from tests.helpers.studies import row, write_run
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, metric: Callable[[RunRecord], str], column: str) -> None:
+    """Let runs be judged by a metric whose values are those of another column."""
+    read = RunRecord.column
+    monkeypatch.setattr(RunRecord, "metrics", property(lambda run: (known(metric(run)),)))
+    monkeypatch.setattr(RunRecord, "column", lambda run, name: read(run, column if name == metric(run) else name))
 
 
 def run(
@@ -136,7 +144,7 @@ def test_on_a_logarithmic_axis_a_loss_that_exploded_is_at_the_edge(tmp_path: Pat
 def test_only_errors_have_a_logarithmic_axis(
     tmp_path: Path, drawn: list[Figure], monkeypatch: pytest.MonkeyPatch, metric: str, scale: str
 ) -> None:
-    monkeypatch.setattr(module, "main_column", lambda run: (metric, run.column("loss")))
+    judged(monkeypatch, lambda _: metric, "loss")
     figure = draw(drawn, [run(tmp_path, "fedavg", 0, losses=[0.9, 0.001])])
     assert figure.axes[0].get_yscale() == scale
     assert figure.axes[0].get_ylabel().endswith(", log scale") == (scale == "log")
@@ -181,7 +189,7 @@ def test_28_methods_have_28_colours_and_all_are_in_the_legend(tmp_path: Path, dr
 def test_runs_with_different_main_metrics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [run(tmp_path, "fedavg", 0), run(tmp_path, "fedprox", 0)]
     names = {runs[0].path: "accuracy", runs[1].path: "loss"}
-    monkeypatch.setattr(module, "main_column", lambda run: (names[run.path], run.column(names[run.path])))
+    judged(monkeypatch, lambda run: names[run.path], "accuracy")
     with pytest.raises(InputError, match=r"is tested by accuracy, and .* by loss; plot runs with the same"):
         learning_curves(runs, [Path("a.png")])
 
@@ -189,7 +197,7 @@ def test_runs_with_different_main_metrics_are_refused(tmp_path: Path, monkeypatc
 def test_metrics_that_are_no_shares_have_no_percent(
     tmp_path: Path, drawn: list[Figure], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "main_column", lambda run: ("rmse", run.column("accuracy")))
+    judged(monkeypatch, lambda _: "rmse", "accuracy")
     figure = draw(drawn, [run(tmp_path, "fedavg", 0)])
     assert figure.axes[0].get_ylabel() == "test rmse"
     assert lines(figure.axes[0])[0].get_ydata() == pytest.approx(np.array([0.1, 0.2, 0.3, 0.4]))

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from fedkeel.cli.progress import spell
 from fedkeel.data.statistics import mean_wasserstein
 from fedkeel.errors import counted, label
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.record.metric import final_metric, spelled, told
+from fedkeel.record.measured import METRICS, known, read
 from fedkeel.record.schema import SUMMARY
 from fedkeel.world.fleet.profile import Fleet
 
@@ -55,26 +56,28 @@ def summary(folder: Path, figure: Path) -> None:
 
 def _results(s: dict[str, Any]) -> list[tuple[str, str]]:
     """How well the model does."""
-    name, final, best = final_metric(s)
+    metric = read(s[METRICS])[0]
+    name, told = metric.name, metric.told
+    final, best = (nan if (value := s[f"{which}_{name}"]) is None else value for which in ("final", "best"))
     whose = "" if s["tested"] == "global model" else f", {s['tested']}"
     rows = [
         ("clients", f"{s['clients']}, {s['per_round']} per round"),
-        (f"final {spelled(name)}", f"[bold]{told(name, final)}[/]{whose}"),
-        (f"best {spelled(name)}", told(name, best)),
+        (f"final {metric.words}", f"[bold]{told(final)}[/]{whose}"),
+        (f"best {metric.words}", told(best)),
     ]
     if not s["updates"]:
         rows.append(("warning", "[bold]no upload was used, so this is the model before training[/]"))
     if s.get("target") is not None:
         reached = f"reached in round {s['rounds_to_target']}" if s["rounds_to_target"] else "not reached"
-        rows.append((f"target {told(s['target_metric'], s['target'])}", reached))
+        rows.append((f"target {known(s['target_metric']).told(s['target'])}", reached))
     for key, what in (
-        (f"client_{name}", f"{spelled(name)} per client"),
+        (f"client_{name}", f"{metric.words} per client"),
         (f"client_{name}_finetuned", "fine-tuned"),
         (f"client_{name}_estimated", "estimated per client"),
         (f"client_{name}_finetuned_estimated", "fine-tuned, estimated"),
     ):
         if spread := s.get(key):
-            mean, deviation, worst = (told(name, spread[part]) for part in ("mean", "std", "worst_decile"))
+            mean, deviation, worst = (told(spread[part]) for part in ("mean", "std", "worst_decile"))
             lacking = (s.get("clients_without") or {}).get(name, 0)
             over = f" over {s['clients'] - lacking} of {s['clients']}" if lacking and "finetuned" not in key else ""
             rows.append((what, f"mean{over} {mean}, standard deviation {deviation}, worst tenth {worst}"))

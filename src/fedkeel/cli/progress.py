@@ -18,8 +18,7 @@ from rich.text import Text
 from fedkeel.cli.console import animated, console, waiting
 from fedkeel.config.experiment import Experiment
 from fedkeel.errors import counted
-from fedkeel.record.measured import LONG, LOSS
-from fedkeel.record.metric import main_metric, spelled, told
+from fedkeel.record.measured import LONG, LOSS, known
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.runner.sinks import Sink, Start
 from fedkeel.runner.steps import listening
@@ -171,8 +170,8 @@ class Lines(Sink):
 
 
 def _score(evaluation: Evaluation) -> list[str]:
-    name, value, _ = main_metric(evaluation)
-    return [f"{spelled(name)} {told(name, value)}", f"loss {_loss(evaluation.loss)}"]
+    metric = known(next(iter(evaluation.metrics)))
+    return [f"{metric.words} {metric.told(evaluation.first)}", f"loss {_loss(evaluation.loss)}"]
 
 
 def _loss(value: float) -> str:

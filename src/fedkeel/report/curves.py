@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fedkeel.errors import InputError, label
-from fedkeel.record.metric import is_error, is_share, main_column, spelled
+from fedkeel.record.measured import Measured
 from fedkeel.record.runs import RunRecord
 from fedkeel.report.ends import MARKERS, STATES, End, end, ending
 from fedkeel.report.grid import (
@@ -104,15 +104,15 @@ def learning_curves(runs: Sequence[RunRecord], paths: Sequence[Path], x: str = "
         save(figure, path, dpi=150)
 
 
-def _common_metric(runs: Sequence[RunRecord]) -> str:
-    names = {main_column(run)[0]: run for run in runs}
+def _common_metric(runs: Sequence[RunRecord]) -> Measured:
+    names = {run.metrics[0].name: run for run in runs}
     if len(names) > 1:
         (one, first), (two, second) = list(names.items())[:2]
         raise InputError(
             f"runs: {label(str(first.path))} is tested by {one}, and {label(str(second.path))} by {two}; "
             "plot runs with the same main metric together"
         )
-    return next(iter(names))
+    return runs[0].metrics[0]
 
 
 def _scale(runs: Sequence[RunRecord], x: str) -> Scale:
@@ -120,7 +120,7 @@ def _scale(runs: Sequence[RunRecord], x: str) -> Scale:
     return replace(scale, label=scale.label.replace("sent up and down", "sent up"))
 
 
-def _figure(drawn: Sequence[_Drawn], metric: str, scale: Scale, places: Column) -> Figure:
+def _figure(drawn: Sequence[_Drawn], metric: Measured, scale: Scale, places: Column) -> Figure:
     """Two panels for one group, with both losses in the second; three for several."""
     alone = len(drawn) == 1
     count = 2 if alone else 3
@@ -128,17 +128,16 @@ def _figure(drawn: Sequence[_Drawn], metric: str, scale: Scale, places: Column) 
     height = min(6.0, 4.0 + 0.1 * max(0, len(drawn) - 8))
     figure = Figure(figsize=(4.5 * count, height), layout=spacing)
     panels = list(figure.subplots(1, count))
-    factor = 100.0 if is_share(metric) else 1.0
-    _panel(panels[0], drawn, scale, places, lambda run: [factor * value for value in main_column(run)[1]])
+    _panel(panels[0], drawn, scale, places, lambda run: [metric.scale * value for value in run.column(metric.name)])
     _panel(panels[1], drawn, scale, places, lambda run: run.column("loss"))
     _panel(panels[-1], drawn, scale, places, lambda run: run.column("train_loss"), dotted=alone)
-    titles = [f"test {spelled(metric)}", "test loss (line), training loss (dotted)" if alone else "test loss"]
+    titles = [f"test {metric.words}", "test loss (line), training loss (dotted)" if alone else "test loss"]
     for panel, title in zip(panels, [*titles, "training loss"], strict=False):
         panel.set_title(title, fontsize=10, color=INK)
-        panel.set_ylabel("loss" if "loss" in title else f"{title} (%)" if is_share(metric) else title, fontsize=9)
+        panel.set_ylabel("loss" if "loss" in title else f"{title} (%)" if metric.share else title, fontsize=9)
         panel.set_xlabel(scale.label, fontsize=9)
         _ticks(panel, scale)
-    for some in [panels[1:], *([panels[:1]] if is_error(metric) else [])]:
+    for some in [panels[1:], *([panels[:1]] if metric.error else [])]:
         _use_log(some)
     for panel in panels:
         _keep_readable(panel)
