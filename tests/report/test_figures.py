@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from fedkeel.errors import InputError
+from fedkeel.record.measured import LOSS
 from fedkeel.record.runs import RunRecord
 from fedkeel.report import figures as module
 from fedkeel.report.figures import figures
@@ -104,6 +106,20 @@ def test_curves_are_means_over_seeds_with_their_range(
     )
     legend = drawn["accuracy-over-rounds"].legends[0]
     assert [text.get_text() for text in legend.get_texts()] == [*SPEED]
+
+
+@pytest.mark.parametrize(
+    ("first", "scale", "label"), [(500.0, "log", "test loss, log scale"), (9.0, "linear", "test loss")]
+)
+def test_errors_that_differ_a_hundredfold_have_a_logarithmic_axis(
+    drawn: dict[str, Figure], tmp_path: Path, first: float, scale: str, label: str
+) -> None:
+    found = results([""])
+    for run in found.outcomes:
+        run.history[0]["loss"] = first
+    figures(replace(found, metric=LOSS), tmp_path)
+    (panel,) = drawn["loss-over-rounds"].axes
+    assert (panel.get_yscale(), panel.get_ylabel()) == (scale, label)
 
 
 def test_target_and_place_of_comparison_are_drawn_and_said(drawn: dict[str, Figure], tmp_path: Path) -> None:

@@ -181,11 +181,11 @@ def test_a_run_alone_has_its_figures(compared: Results) -> None:
     alone = Listed(run.name, run.scene, run.variant, run.seed, run.folder)
     told = digest(results("Alone", [alone], compared.measure))
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert told["figures"]["value"] == pytest.approx(summary["final_accuracy"], rel=1e-4)
-    assert told["figures"]["virtual_seconds"] == pytest.approx(summary["virtual_seconds"], rel=1e-4)
+    assert told["figures"]["value"] == pytest.approx(summary["final_accuracy"], rel=1e-8)
+    assert told["figures"]["virtual_seconds"] == pytest.approx(summary["virtual_seconds"], rel=1e-8)
     worst = summary["client_accuracy_estimated"]["worst_decile"]
     assert told["figures"]["estimated"]
-    assert told["figures"]["clients"]["worst_decile"] == pytest.approx(worst, rel=1e-4)
+    assert told["figures"]["clients"]["worst_decile"] == pytest.approx(worst, rel=1e-8)
     assert digest(compared)["figures"] is None
 
 

@@ -109,8 +109,8 @@ def figures(results: Results) -> dict[str, Any] | None:
         "bytes_to_target": run.bytes_to_target,
     }
     return {
-        **plain(told),
-        "clients": None if run.of_clients is None else plain(run.of_clients),
+        **plain(told, EXACT),
+        "clients": None if run.of_clients is None else plain(run.of_clients, EXACT),
         "estimated": run.estimated,
     }
 
