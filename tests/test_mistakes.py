@@ -549,8 +549,7 @@ CODE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an object as loss": (
         lambda: train(loss=nn.CrossEntropyLoss()),
-        "loss.name: CrossEntropyLoss cannot be found again by its name; define it with def at the top level of a "
-        "module, so that runs can be repeated and resumed",
+        "loss.name: CrossEntropyLoss() is a module of PyTorch; give its name, loss='cross_entropy'",
     ),
     "class weights for a loss of one's own": (
         lambda: train(loss={"name": f"{MINE}:detached", "class_weights": "balanced"}),
