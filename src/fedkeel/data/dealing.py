@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkeel.data.partition import Assignment, Partition
+from fedkeel.config.section import Section, make
+from fedkeel.data.partition import AnyPartition, Assignment, Partition
 from fedkeel.errors import InputError
+
+
+class _Dealt(Section):
+    partition: AnyPartition
+
+
+def as_partition(given: Partition | str | dict[str, Any]) -> Partition:
+    """A partition that is given by its kind or its settings."""
+    return make(_Dealt, {"partition": given}).partition
 
 
 def deal(partition: Partition, labels: NDArray[np.int64] | None, samples: int, clients: int, seed: int) -> Assignment:

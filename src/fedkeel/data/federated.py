@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,24 +14,23 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedkeel import streams
-from fedkeel.config.section import Section, make
 from fedkeel.data.datasets import Dataset, Examples
-from fedkeel.data.dealing import deal
+from fedkeel.data.dealing import as_partition, deal
 from fedkeel.data.files.build import Dealt
 from fedkeel.data.files.constructors import FromFiles
 from fedkeel.data.given import Arrays, Vocabulary, count_outputs, count_tokens, examples, read_all, same_targets
-from fedkeel.data.holdout import check_share, hold_out, joined, renumbered
-from fedkeel.data.partition import AnyPartition, Assignment, Partition
+from fedkeel.data.holdout import DEFAULT_TEST, check_share, hold_out, joined, renumbered
+from fedkeel.data.partition import Assignment, Partition
+from fedkeel.data.silos import common_test, one, pair, side_by_side, what
 from fedkeel.data.statistics import MOST_CLIENTS, describe_labels, describe_sizes, label_counts
 from fedkeel.data.transforms import random_crop_flip, resize
 from fedkeel.data.validity import check, check_alike, check_assignment, class_labels
-from fedkeel.errors import InputError, described, shown
+from fedkeel.errors import InputError, shown
 
 __all__ = ["FederatedData", "Held", "examples"]
 
 Held = Literal["test", "validation"]
 """Samples that are kept away from training."""
-DEFAULT_TEST = 0.2
 MOST_NAMED = 20
 """Clients that an error lists by their names."""
 
@@ -122,10 +120,10 @@ class FederatedData(FromFiles):
         """
         if not isinstance(clients, int | np.integer) or isinstance(clients, bool):
             raise InputError(f"clients must be a whole number; got {shown(clients)}")
-        samples, common = examples(x, y, vocabulary), _common(test, vocabulary)
+        samples, common = examples(x, y, vocabulary), common_test(test, vocabulary)
         if not len(samples):
             raise InputError("x has no samples; give at least one")
-        kind = make(_Dealt, {"partition": partition}).partition
+        kind = as_partition(partition)
         assignment = deal(kind, class_labels(samples), len(samples), clients, seed)
         return cls._of(samples, assignment, common, test, validation, seed, vocabulary, name)
 
@@ -148,11 +146,11 @@ class FederatedData(FromFiles):
         each holds out for validation.
         """
         if not isinstance(clients, Sequence) or not len(clients):
-            raise InputError(f"clients must be a list of at least one pair (x, y); got {_what(clients)}")
-        pairs = [_pair(number, each) for number, each in enumerate(clients)]
+            raise InputError(f"clients must be a list of at least one pair (x, y); got {what(clients)}")
+        pairs = [pair(number, each) for number, each in enumerate(clients)]
         names = None if client_names is None else tuple(map(str, client_names))
-        parts = [_client(number, own, vocabulary, names) for number, (own, _) in enumerate(pairs)]
-        tests = [None if own is None else _client(n, own, vocabulary, names) for n, (_, own) in enumerate(pairs)]
+        parts = [one(number, own, vocabulary, names) for number, (own, _) in enumerate(pairs)]
+        tests = [None if own is None else one(n, own, vocabulary, names) for n, (_, own) in enumerate(pairs)]
         given = [each for each in tests if each is not None]
         if given and test is not None:
             raise InputError("test is given, but clients bring their own test rows; keep one of the two")
@@ -161,13 +159,13 @@ class FederatedData(FromFiles):
             told = " and ".join(str(list(shape)) for shape in sorted(shapes))
             raise InputError(f"clients must all have samples of one shape; got {told}; give all the same features")
         same_targets([*parts, *given])
-        train, assignment = _side_by_side(parts)
+        train, assignment = side_by_side(parts)
         if not given:
             test = DEFAULT_TEST if test is None else test
-            common = _common(test, vocabulary)
+            common = common_test(test, vocabulary)
             data = cls._of(train, assignment, common, test, validation, seed, vocabulary, name)
             return replace(data, client_names=names)
-        held, rows = _side_by_side([Examples(train.x[:0], train.y[:0]) if each is None else each for each in tests])
+        held, rows = side_by_side([Examples(train.x[:0], train.y[:0]) if each is None else each for each in tests])
         both = [train, held]
         data = cls(train, held, assignment, count_outputs(both), count_tokens(both, vocabulary), name, test_rows=rows)
         data = replace(data, client_names=names)
@@ -388,56 +386,6 @@ class FederatedData(FromFiles):
         clients = None if self.client_names is None else self.client_names[:MOST_CLIENTS]
         named = {"client_names": clients, "class_names": self.class_names, "feature_names": self.feature_names}
         return {field: [*names] for field, names in named.items() if names is not None}
-
-
-class _Dealt(Section):
-    partition: AnyPartition
-
-
-def _common(test: Any, vocabulary: Vocabulary) -> Examples | None:
-    """A common test set, where `test` is one."""
-    if isinstance(test, tuple | list) and len(test) == 2:
-        return examples(test[0], test[1], vocabulary)
-    check_share("test", test)
-    return None
-
-
-def _what(clients: Any) -> str:
-    """What was given for a list of clients."""
-    if isinstance(clients, Mapping):
-        return "a dict; give list(clients.values()), and client_names=list(clients)"
-    return "an empty one" if isinstance(clients, Sequence) and not len(clients) else described(clients)
-
-
-def _pair(number: int, given: Any) -> tuple[Arrays, Arrays | None]:
-    """(A client's training arrays, its test arrays if it brings any)."""
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise InputError(
-            f"clients[{number}] must be a pair (x, y), or ((x, y), (x_test, y_test)); got {described(given)}"
-        )
-    first, second = given
-    if not isinstance(first, tuple):
-        return (first, second), None
-    for pair in (first, second):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InputError(f"clients[{number}] must be ((x, y), (x_test, y_test)); one of these is not a pair")
-    return first, (second[0], second[1])
-
-
-def _client(number: int, arrays: Arrays, vocabulary: Vocabulary, names: Sequence[str] | None) -> Examples:
-    try:
-        return examples(arrays[0], arrays[1], vocabulary)
-    except InputError as error:
-        who = f" ({names[number]})" if names is not None and number < len(names) else ""
-        raise InputError(f"clients[{number}]{who}: {error}") from None
-
-
-def _side_by_side(parts: Sequence[Examples]) -> tuple[Examples, Assignment]:
-    """All clients' samples, one client's after the other's; who has none has no say in their shapes."""
-    full = [part for part in parts if len(part)] or [*parts[:1]]
-    together = Examples(torch.cat([p.x for p in full]), torch.cat([p.y for p in full]))
-    ends = np.cumsum([0, *(len(part) for part in parts)])
-    return together, joined([np.arange(first, last) for first, last in pairwise(ends)])
 
 
 def _some(samples: Examples, rows: Assignment) -> Examples:

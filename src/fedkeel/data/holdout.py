@@ -14,6 +14,8 @@ from fedkeel.data.partition.apportion import apportion
 from fedkeel.errors import InputError, described
 
 Labels = NDArray[np.int64] | None
+DEFAULT_TEST = 0.2
+"""The share of its own rows that a client holds out for a test, unless it is told otherwise."""
 
 
 @dataclass(frozen=True)

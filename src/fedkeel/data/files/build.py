@@ -14,13 +14,12 @@ from fedkeel.data.dealing import deal
 from fedkeel.data.files.clients import LEFT_OUT, grouped
 from fedkeel.data.files.features import Features, Split
 from fedkeel.data.files.settings import FileSettings
-from fedkeel.data.holdout import hold_out, renumbered
+from fedkeel.data.holdout import DEFAULT_TEST, hold_out, renumbered
 from fedkeel.data.partition import Assignment, Column, Iid, Partition
 from fedkeel.errors import InputError
 
 OPEN, TEST, VALIDATION = 0, 1, 2
 """What a row is for: `OPEN` rows are for training, but for those that are held out of them."""
-DEFAULT_TEST = 0.2
 Rows = NDArray[np.int64]
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from fedkeel.config.section import Section, make
+from fedkeel.config.section import make
+from fedkeel.data.dealing import as_partition
 from fedkeel.data.files import hf, kinds, tables
 from fedkeel.data.files.build import Dealt, Gathered, build
 from fedkeel.data.files.frames import table_of
 from fedkeel.data.files.load import load
 from fedkeel.data.files.settings import FileSettings
-from fedkeel.data.partition import AnyPartition, Partition
+from fedkeel.data.partition import Partition
 from fedkeel.errors import InputError, described
 
 Paths = str | Path | Sequence[str | Path]
@@ -21,10 +22,6 @@ How = Partition | str | dict[str, Any] | None
 
 
 DEFAULT_CLIENTS = 10
-
-
-class _Dealing(Section):
-    partition: AnyPartition
 
 
 class FromFiles(ABC):
@@ -113,4 +110,4 @@ def _settings(**how: Any) -> tuple[FileSettings, dict[str, Any]]:
 
 
 def _partition(given: How) -> Partition | None:
-    return None if given is None else make(_Dealing, {"partition": given}).partition
+    return None if given is None else as_partition(given)
