@@ -13,7 +13,7 @@ from tests.helpers.repository import ROOT
 
 COMMANDS = [
     "", "run", "compare", "sweep", "report", "export", "watch", "reproduce", "show", "list", "plot", "doctor",
-    "data", "data get", "data show", "fleet", "fleet show", "new", "new method",
+    "data", "data get", "data show", "fleet", "fleet show", "fleet from", "fleet replay", "new", "new method",
 ]  # fmt: skip
 
 

@@ -134,9 +134,9 @@ for _tag in (None, f"{_TAG}omap", f"{_TAG}pairs"):  # the last two are not writt
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The mapping in a file; nothing for an empty one."""
-    what = f"experiment file {label(str(path))}"
+def read(path: Path, kind: str = "experiment file") -> dict[str, Any]:
+    """The mapping in a file of this kind; nothing for an empty one."""
+    what = f"{kind} {label(str(path))}"
     try:
         with open_file(path) as file:
             content = file.read(LONGEST + 1)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedkeel import streams
+from fedkeel.data.alone import alone
 from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.dealing import as_partition, deal
 from fedkeel.data.files.build import Dealt
@@ -62,6 +63,8 @@ class FederatedData(FromFiles):
     """What the numbers of a sample are called, where they come from columns."""
     weight: Tensor | None = None
     """[training samples], what each counts in the loss; None where all count alike."""
+    site: int | None = None
+    """The client whose rows are here, on its own site; None where all clients' are."""
 
     def __post_init__(self) -> None:
         for field, value in (
@@ -70,16 +73,17 @@ class FederatedData(FromFiles):
         ):
             if not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"data: {field} must be a whole number of at least 1; got {shown(value)}")
-        check(self.train, "training", self.classes)
-        check_assignment(self.assignment, len(self.train.y), "training")
+        partly = self.site is not None
+        check(self.train, "training", self.classes, partly)
+        check_assignment(self.assignment, len(self.train.y), "training", partly)
         for which, rows in (("test", self.test_rows), ("validation", self.validation_rows)):
             held = getattr(self, which)
             if which == "validation" and held is None:
                 continue
-            check(held, which, self.classes)
+            check(held, which, self.classes, partly)
             check_alike(held, self.train, which)
             if rows is not None:
-                check_assignment(rows, len(held.y), which)
+                check_assignment(rows, len(held.y), which, partly)
                 if len(rows) != len(self):
                     raise InputError(f"data: {which} rows are given for {len(rows)} clients; there are {len(self)}")
         if self.client_names is not None and len(self.client_names) != len(self):
@@ -225,7 +229,7 @@ class FederatedData(FromFiles):
         """The same, with a share of each client's own training rows held out for validation."""
         if self.validation is not None:
             raise InputError("validation is given, but the data has validation rows already; keep one of the two")
-        split = hold_out(self.assignment, class_labels(self.train), 0.0, share, seed)
+        split = hold_out(self.assignment, class_labels(self.train), 0.0, share, seed, whole=self.site is None)
         return replace(
             self,
             train=_some(self.train, split.train),
@@ -252,7 +256,14 @@ class FederatedData(FromFiles):
                 parts |= {which: _some(self.held(which), held), f"{which}_rows": renumbered(held)}
         weight = None if self.weight is None else self.weight[torch.from_numpy(rows.indices)]
         names = None if self.client_names is None else tuple(self.client_names[client] for client in chosen)
-        return replace(self, **parts, weight=weight, client_names=names)
+        return replace(self, **parts, weight=weight, client_names=names, site=None)
+
+    def alone(self, client: int | str, seed: int | None = None) -> FederatedData:
+        """What this client has on its own site: as many clients, but only its rows.
+
+        A common test or validation set is left out. With a seed, the client keeps its `test_share` of it.
+        """
+        return replace(self, **alone(self, self._number(client), seed))
 
     def _number(self, client: int | str) -> int:
         """Of a client that is given by its number or its name."""
@@ -378,7 +389,7 @@ class FederatedData(FromFiles):
         """Who holds which training labels, in plain values; whatever the number of clients, it is short."""
         labels = class_labels(self.train)
         if labels is None:
-            return describe_sizes(self.assignment) | self._names()
+            return describe_sizes(self.assignment.sizes) | self._names()
         return describe_labels(labels, self.assignment, self.classes) | self._names()
 
     def _names(self) -> dict[str, list[str]]:

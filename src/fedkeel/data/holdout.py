@@ -34,18 +34,21 @@ def check_share(field: str, share: object) -> float:
     return float(share)
 
 
-def hold_out(assignment: Assignment, labels: Labels, test: float, validation: float, seed: int) -> Split:
+def hold_out(
+    assignment: Assignment, labels: Labels, test: float, validation: float, seed: int, whole: bool = True
+) -> Split:
     """Hold out a share of each client's own rows for a test and another for validation; 0 holds out none.
 
     The rows are drawn at random, and where there are class labels, each class is held out in proportion. Of n rows,
     share * n are held out, rounded; at least one is left for training, so a client with few rows may hold out none.
-    Where that would be true of every client, some of them hold out one, so that all together hold out their share.
+    Where that would be true of every client, some of them hold out one, so that all together hold out their share;
+    but not where these rows are not the `whole`, as others' rows are on other sites.
     """
     if test + validation >= 1:
         raise InputError(f"test={test:g} and validation={validation:g} leave nothing to train on; lower one of them")
     parts: dict[str, list[NDArray[np.int64]]] = {"train": [], "test": [], "validation": []}
-    tested = _counts(test, assignment.sizes, assignment.sizes - 1)
-    validated = _counts(validation, assignment.sizes, assignment.sizes - 1 - tested)
+    tested = _counts(test, assignment.sizes, assignment.sizes - 1, whole)
+    validated = _counts(validation, assignment.sizes, assignment.sizes - 1 - tested, whole)
     for client in range(len(assignment)):
         rows = assignment[client]
         mine = None if labels is None else labels[rows]
@@ -55,7 +58,7 @@ def hold_out(assignment: Assignment, labels: Labels, test: float, validation: fl
             parts[name].append(rows[np.sort(some)])
     split = Split(**{name: joined(rows) for name, rows in parts.items()})
     for name, share in (("test", test), ("validation", validation)):
-        if share and not getattr(split, name).sizes.any():
+        if whole and share and not getattr(split, name).sizes.any():
             raise InputError(
                 f"{name}={share:g} holds out no row, as clients have too few; give more rows or {name} data"
             )
@@ -73,10 +76,10 @@ def renumbered(assignment: Assignment) -> Assignment:
     return Assignment(np.arange(len(assignment.indices), dtype=np.int64), assignment.offsets)
 
 
-def _counts(share: float, sizes: NDArray[np.int64], most: NDArray[np.int64]) -> NDArray[np.int64]:
+def _counts(share: float, sizes: NDArray[np.int64], most: NDArray[np.int64], whole: bool) -> NDArray[np.int64]:
     """[clients], how many rows each holds out."""
     counts = np.rint(share * sizes).astype(np.int64)
-    if share and not counts.any() and sizes.any():
+    if whole and share and not counts.any() and sizes.any():
         counts = apportion(max(1, round(share * int(sizes.sum()))), sizes.astype(np.float64))
     kept: NDArray[np.int64] = np.minimum(counts, np.maximum(most, 0))
     return kept

@@ -47,11 +47,10 @@ def _distances(counts: NDArray[np.int64], overall: NDArray[np.float64]) -> NDArr
     return found
 
 
-def describe_sizes(assignment: Assignment) -> dict[str, Any]:
-    """How many samples clients hold, where there are no classes to count."""
-    sizes = assignment.sizes
+def describe_sizes(sizes: NDArray[np.int64]) -> dict[str, Any]:
+    """How many samples clients hold, [N], where there are no classes to count."""
     return {
-        "clients": len(assignment),
+        "clients": len(sizes),
         "least": int(sizes.min()),
         "median": float(np.median(sizes)),
         "most": int(sizes.max()),
@@ -69,7 +68,7 @@ def describe_labels(labels: NDArray[np.int64], assignment: Assignment, classes: 
         distance += float(_distances(counts[counts.any(axis=1)], held / held.sum()).sum())
     shown = label_counts(labels, assignment.some(0, MOST_CLIENTS), classes)
     return {
-        **describe_sizes(assignment),
+        **describe_sizes(sizes),
         "classes": classes,
         "distance": distance / int((sizes > 0).sum()),
         "counts": shown[:, :MOST_CLASSES].tolist(),

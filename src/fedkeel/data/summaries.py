@@ -8,7 +8,7 @@ exact value. No row leaves a client, but a median, a smallest and a largest valu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Keys = NDArray[np.uint64]
 
+NUMBERS = ("mean", "squares", "low", "high")
+"""What a summary tells of each column, beside the count."""
 EXCHANGES = 8
 """How often the server asks for `digit_counts`: once for every byte of a float64."""
 _SIGN = np.uint64(1 << 63)
@@ -38,12 +40,23 @@ class Summary:
     high: Floats
     categories: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By column of categories: those that occur."""
+    schema: str = ""
+    """The digest of the columns and their kinds, where that is told: summaries of others cannot be combined."""
 
     @property
     def std(self) -> Floats:
         """[columns], the standard deviation of all values, NumPy's with `ddof=0`."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.sqrt(self.squares / self.count)
+
+    @property
+    def sound(self) -> bool:
+        """Whether these can be the numbers of some rows; any of them may be left out (NaN)."""
+        numbers = np.stack([getattr(self, name) for name in NUMBERS])
+        of_nothing = np.nan_to_num(numbers[:, self.count == 0])
+        halves = np.isnan(self.low) != np.isnan(self.high)
+        wrong = np.isinf(numbers).any() or of_nothing.any() or halves.any()
+        return not (wrong or (self.squares < 0).any() or (self.low > self.high).any())
 
 
 def summarise(numbers: Floats, categories: Mapping[str, Sequence[str]] | None = None) -> Summary:
@@ -52,15 +65,16 @@ def summarise(numbers: Floats, categories: Mapping[str, Sequence[str]] | None = 
     count = present.sum(axis=0)
     some = count > 0
     safe = np.maximum(count, 1)
-    mean = np.where(present, numbers, 0.0).sum(axis=0) / safe
-    squares = np.where(present, numbers - mean, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # who uses these checks them
+        mean = np.where(present, numbers, 0.0).sum(axis=0) / safe
+        squares = (np.where(present, numbers - mean, 0.0) ** 2).sum(axis=0)
     low = np.where(present, numbers, np.inf).min(axis=0, initial=np.inf)
     high = np.where(present, numbers, -np.inf).max(axis=0, initial=-np.inf)
     return Summary(
         len(numbers),
         count.astype(np.int64),
         np.where(some, mean, np.nan),
-        (squares**2).sum(axis=0),
+        squares,
         np.where(some, low, np.nan),
         np.where(some, high, np.nan),
         {name: frozenset(values) for name, values in (categories or {}).items()},
@@ -77,19 +91,23 @@ def _pair(one: Summary, other: Summary) -> Summary:
     count = one.count + other.count
     share = other.count / np.maximum(count, 1)
     first, second = np.nan_to_num(one.mean), np.nan_to_num(other.mean)
-    apart = np.where((one.count > 0) & (other.count > 0), second - first, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = np.where((one.count > 0) & (other.count > 0), second - first, 0.0)
     mean = np.where(one.count > 0, first + apart * share, second)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = one.squares + other.squares + apart**2 * one.count * share
     return Summary(
         one.rows + other.rows,
         count,
         np.where(count > 0, mean, np.nan),
-        one.squares + other.squares + apart**2 * one.count * share,
+        squares,
         np.fmin(one.low, other.low),
         np.fmax(one.high, other.high),
         {
             name: one.categories.get(name, frozenset()) | other.categories.get(name, frozenset())
             for name in {**one.categories, **other.categories}
         },
+        one.schema,
     )
 
 
@@ -128,12 +146,21 @@ class OrderStatistic:
         return bits.view(np.float64)
 
 
-def medians(clients: Sequence[Floats], count: Counts) -> Floats:
-    """[columns], the exact median of all clients' values, of which there are `count`; NaN where there are none."""
+def medians(
+    clients: Sequence[Floats], count: Counts, total: Callable[[Counts], Counts] = lambda counts: counts
+) -> Floats:
+    """[columns], the exact median of all clients' values, of which there are `count`; NaN where there are none.
+
+    `total` adds the counts of clients whose rows are elsewhere; it is called once in each of the `EXCHANGES`.
+    """
     middle = [OrderStatistic(np.maximum(count - 1, 0) // 2), OrderStatistic(count // 2)]
     for exchange in range(EXCHANGES):
-        for search in middle:
-            search.take([digit_counts(numbers, search.prefixes, exchange) for numbers in clients])
+        asked = [
+            reduce(np.add, (digit_counts(numbers, search.prefixes, exchange) for numbers in clients))
+            for search in middle
+        ]
+        for search, counts in zip(middle, total(np.stack(asked)), strict=True):
+            search.take([counts])
     low, high = (search.values for search in middle)
     with np.errstate(invalid="ignore", over="ignore"):
         found: Floats = np.where(count > 0, low + (high - low) / 2, np.nan)

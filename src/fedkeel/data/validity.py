@@ -19,13 +19,15 @@ def class_labels(part: Examples) -> NDArray[np.int64] | None:
     return None if part.y.is_floating_point() or part.y.dim() != 1 else part.y.cpu().numpy()
 
 
-def check(examples: Examples, which: str, classes: int) -> None:
-    """Refuse what is no set of samples, and labels that are none of the classes."""
+def check(examples: Examples, which: str, classes: int, may_lack: bool = False) -> None:
+    """Refuse what is no set of samples, and labels that are none of the classes; it `may_lack` samples on a site."""
     if not isinstance(examples, Examples) or not _fit(examples.x, examples.y):
         raise InputError(
             f"data: {which} samples must be Examples of a tensor x [n, ...] and one y [n, ...] of int64 or real numbers"
         )
     if len(examples.y) == 0:
+        if may_lack:
+            return
         raise InputError(f"data: there are no {which} samples; give at least one")
     labels = class_labels(examples)
     if labels is not None and ((low := labels.min()) < 0 or labels.max() >= classes):
@@ -51,7 +53,7 @@ def check_alike(held: Examples, train: Examples, which: str) -> None:
         )
 
 
-def check_assignment(assignment: Assignment, samples: int, which: str) -> None:
+def check_assignment(assignment: Assignment, samples: int, which: str, may_lack: bool = False) -> None:
     """Refuse an assignment that does not fit so many samples."""
     indices, offsets = assignment.indices, assignment.offsets
     for array in (indices, offsets):
@@ -64,5 +66,5 @@ def check_assignment(assignment: Assignment, samples: int, which: str) -> None:
             f"data: the {which} assignment names samples {indices.min()} to {indices.max()}; "
             f"they must be from 0 to {samples - 1}"
         )
-    if not len(indices):
+    if not len(indices) and not may_lack:
         raise InputError(f"data: no client has any {which} samples; give samples to at least one")

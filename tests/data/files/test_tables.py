@@ -245,6 +245,12 @@ class TestScales:
         data = FederatedData.from_table({**patients(missing=0), "one": [1] * 120}, **HOW)
         assert set(everything(data, "one")) == {0.0}
 
+    @pytest.mark.parametrize("how", [{}, {"normalise": "unit"}, {"normalise": "none", "missing": {"a": "mean"}}])
+    def test_numbers_that_are_too_large_to_be_scaled_are_told(self, how):
+        table = {"a": [1.7e308, -1.7e308, 1.7e308, None] * 5, "y": [0, 1] * 10}
+        with pytest.raises(InputError, match=r"'a' has numbers from -1\.7e\+308 to 1\.7e\+308, which are too large"):
+            FederatedData.from_table(table, target="y", clients=2, **{"missing": "constant", **how})
+
     @pytest.mark.parametrize(
         "how",
         [{"missing": "mean"}, {"missing": "median", "statistics": "client"}, {"normalise": "unit", "missing": "mean"}],

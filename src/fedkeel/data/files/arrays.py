@@ -75,12 +75,15 @@ def from_array(
 
 def _targets(y: NDArray[Any], settings: FileSettings, where: str) -> tuple[NDArray[Any], tuple[str, ...] | None]:
     """Classes by number or by name, or numbers."""
-    if y.dtype.kind in "USO" and y.ndim == 1:
+    whole = y.dtype.kind in "biu" and settings.target_type != "number"
+    named = whole and settings.classes is not None
+    if y.ndim == 1 and (named or y.dtype.kind in "USO"):
         return classes_of(column_of("y", y).words(), settings, "y")
     if y.dtype.kind not in "biuf":
         raise InputError(f"{where}: y must hold numbers or names of classes; got {y.dtype}")
-    whole = y.dtype.kind in "biu" and settings.target_type != "number"
-    return y.astype(np.int64 if whole else np.float32), None
+    if named and settings.classes is not None and y.size and y.max() >= len(settings.classes):
+        raise InputError(f"dataset.classes must name every class of y; got {len(settings.classes)} for up to {y.max()}")
+    return y.astype(np.int64 if whole else np.float32), settings.classes if named else None
 
 
 def _whose(held: Arrays, suffixes: list[str], where: str) -> list[str] | None:

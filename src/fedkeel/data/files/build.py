@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from fedkeel.data.datasets.examples import Examples
 from fedkeel.data.dealing import deal
 from fedkeel.data.files.clients import LEFT_OUT, grouped
-from fedkeel.data.files.features import Features, Split
+from fedkeel.data.files.features import Features
+from fedkeel.data.files.fit import Split
 from fedkeel.data.files.settings import FileSettings
 from fedkeel.data.holdout import DEFAULT_TEST, hold_out, renumbered
 from fedkeel.data.partition import Assignment, Column, Iid, Partition
+from fedkeel.data.pool import Pool
 from fedkeel.errors import InputError
 
 OPEN, TEST, VALIDATION = 0, 1, 2
@@ -63,6 +65,7 @@ class Dealt:
     client_names: tuple[str, ...] | None
     class_names: tuple[str, ...] | None
     feature_names: tuple[str, ...] | None
+    site: int | None = None
 
 
 def build(rows: Gathered, settings: FileSettings, partition: Partition | None, clients: int, seed: int) -> Dealt:
@@ -72,18 +75,33 @@ def build(rows: Gathered, settings: FileSettings, partition: Partition | None, c
     if (owner == LEFT_OUT).any():
         stay = np.flatnonzero(owner != LEFT_OUT)
         rows, owner = rows.take(stay), owner[stay]
+    dealt = Split(owner, _by_owner(owner, rows.part == OPEN, len(names)), names)
+    return replace(_divided(rows, dealt, settings, seed), client_names=names if isinstance(kind, Column) else None)
+
+
+def build_site(
+    rows: Gathered, settings: FileSettings, client: int, names: tuple[str, ...], seed: int, pool: Pool
+) -> Dealt:
+    """The same for one client's rows on its own site, by what it and the others in the pool tell."""
+    owner = np.full(len(rows.part), client, np.int64)
+    dealt = Split(owner, _by_owner(owner, rows.part == OPEN, len(names)), names, client)
+    return replace(_divided(rows, dealt, settings, seed, pool), client_names=names)
+
+
+def _divided(rows: Gathered, dealt: Split, settings: FileSettings, seed: int, pool: Pool | None = None) -> Dealt:
+    """Hold some rows of each client out, fit what is to be fitted on the others, and make samples."""
+    owner, names = dealt.owner, dealt.names
     test = _share(rows, TEST, settings.test, DEFAULT_TEST, "dataset.test")
     validation = _share(rows, VALIDATION, settings.validation, 0.0, "dataset.validation")
-    dealt = _by_owner(owner, rows.part == OPEN, len(names))
-    split = hold_out(dealt, rows.labels, test, validation, seed)
+    split = hold_out(dealt.train, rows.labels, test, validation, seed, whole=dealt.site is None)
     held = {TEST: split.test if test else None, VALIDATION: split.validation if validation else None}
     for which in held:
         given = rows.part == which
         if given.any():
             held[which] = None if (owner[given] < 0).any() else _by_owner(owner, given, len(names))
     _check_owned(rows, owner, settings)
-    x, features = rows.features.encode(Split(owner, split.train, names), settings)
-    return _made(rows, x, features, split.train, held, settings, names if isinstance(kind, Column) else None)
+    x, features = rows.features.encode(replace(dealt, train=split.train), settings, pool)
+    return _made(rows, x, features, split.train, held, settings, dealt.site)
 
 
 def _made(
@@ -93,7 +111,7 @@ def _made(
     train: Assignment,
     held: dict[int, Assignment | None],
     settings: FileSettings,
-    names: tuple[str, ...] | None,
+    site: int | None,
 ) -> Dealt:
     from fedkeel.data.given import count_outputs, count_tokens, examples
 
@@ -105,20 +123,21 @@ def _made(
         indices = np.flatnonzero(rows.part == which) if own is None else own.indices
         parts.append(some(indices))
     full = [part for part in parts if len(part)]
-    one_each = rows.classes is not None and rows.labels is not None
+    known = rows.classes if rows.labels is not None or settings.classes is not None else None
     return Dealt(
         train=parts[0],
         test=parts[1],
         assignment=renumbered(train),
-        classes=len(rows.classes) if one_each and rows.classes else count_outputs(full),
+        classes=len(known) if known else count_outputs(full or parts),
         vocabulary=count_tokens(full, settings.vocabulary),
         name=rows.name,
         test_rows=_renumbered(held[TEST]),
-        validation=parts[2] if len(parts[2]) else None,
+        validation=parts[2] if len(parts[2]) or (site is not None and held[VALIDATION] is not None) else None,
         validation_rows=_renumbered(held[VALIDATION]),
-        client_names=names,
+        client_names=None,
         class_names=rows.classes,
         feature_names=features,
+        site=site,
     )
 
 

@@ -22,12 +22,13 @@ def load(settings: FileSettings) -> Gathered:
             if len(paths) > 1:
                 raise InputError(f"dataset.name must be one NumPy file; {label(name)} names {len(paths)}")
             return arrays.read(paths[0], settings, called)
-        case "folder" if (root := Path(name).expanduser()).is_dir() and not _tables(root):
+        case "folder" if (root := Path(name).expanduser()).is_dir() and not holds_tables(root):
             return _folder(root, settings, called)
     return tables.read(kinds.found(name), settings, called)
 
 
-def _tables(root: Path) -> bool:
+def holds_tables(root: Path) -> bool:
+    """Whether a folder has tables in it; otherwise it is one of images."""
     return any(path.name.lower().endswith((*kinds.CSV, *kinds.PARQUET)) for path in root.iterdir())
 
 

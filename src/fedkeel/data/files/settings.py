@@ -118,7 +118,7 @@ SPLIT = {"test", "validation", "statistics"}
 _TABLE = {*FileSettings.model_fields} - {"vocabulary", "colour", "resize"}
 USED: dict[str, set[str]] = {
     "table": _TABLE,
-    "arrays": SPLIT | {"target", "client", "missing", "fill", "indicator", "vocabulary"},
+    "arrays": SPLIT | {"target", "client", "classes", "missing", "fill", "indicator", "vocabulary"},
     "images": SPLIT | {"client", "classes", "colour"},
     "folder": _TABLE | {"colour"},
     "hf": {*FileSettings.model_fields},

@@ -24,7 +24,7 @@ FILE = "file"
 def read(paths: Sequence[Path], settings: FileSettings, name: str) -> Gathered:
     """Tables in files, and the file of test rows if there is one."""
     tests = kinds.found(settings.test, "dataset.test") if isinstance(settings.test, str) else []
-    table, counts = _read([*paths, *tests], settings)
+    table, counts = read_files([*paths, *tests], settings)
     part = np.repeat([OPEN] * len(paths) + [TEST] * len(tests), counts).astype(np.int8)
     by_file = settings.client == FILE or (settings.client is None and len(paths) > 1)
     names = _names(paths) + ["" for _ in tests] if by_file else []
@@ -66,7 +66,8 @@ def gather(
     return Gathered(columns.take(rows), y, part[rows], whose, classes, name)
 
 
-def _read(paths: Sequence[Path], settings: FileSettings) -> tuple[Table, list[int]]:
+def read_files(paths: Sequence[Path], settings: FileSettings) -> tuple[Table, list[int]]:
+    """One table of all files, and how many rows each of them has."""
     parquet = [path.name.lower().endswith(kinds.PARQUET) for path in paths]
     if any(parquet) and not all(parquet):
         raise InputError("dataset.name: CSV and Parquet files cannot be mixed; convert them to one format")
