@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedkeel.local.loop import Step, train
+from fedkeel.methods import path
 from fedkeel.methods.fedprox import Proximal
 from fedkeel.methods.job import Job, Updates
 from fedkeel.methods.path import path_length
@@ -17,6 +18,11 @@ from fedkeel.params import Layout
 
 Client = tuple[list[float], int, int]
 """The learning rate of each epoch, the epochs that it does, the steps of one."""
+
+
+def halving(step: Any, each: Any) -> Any:
+    """Falls with every step, more slowly where epochs have more steps."""
+    return 0.5 ** (step / each)
 
 
 def walked(rates: list[float], epochs: int, each: int, momentum: float, pull: float) -> float:
@@ -87,6 +93,37 @@ def test_closed_forms(epochs: int, each: int) -> None:
         torch.testing.assert_close(got.item(), expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("curve", [None, halving])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize("pull", [0.0, 0.8])
+def test_long_jobs_lead_as_far_as_step_by_step(
+    pull: float, momentum: float, nesterov: bool, curve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients with other numbers of steps, epochs at equal and at other rates, and more steps than go together."""
+    monkeypatch.setattr(path, "_TOGETHER", 70)
+    rates, epochs, each = [[0.1, 0.1, 0.02, 0.02]] * 2 + [[0.05, 0.05, 0.05, 1e3]], [4, 2, 3], [37, 64, 1]
+    done = torch.tensor(epochs)[:, None]
+    steps, lr = done * torch.tensor(each)[:, None], torch.tensor(rates, dtype=torch.float64)
+    got = path_length(lr, done, steps, momentum, pull, nesterov, curve)
+    expected = []
+    for own, count, size in zip(rates, epochs, each, strict=True):
+        length = velocity = 0.0
+        for step in range(count * size):
+            gradient = 1 - pull * length
+            velocity = momentum * velocity + gradient
+            moved = gradient + momentum * velocity if nesterov else velocity
+            length += own[step // size] * (1 if curve is None else halving(step, size)) * moved
+        expected.append(length)
+    assert got[:, 0].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("momentum", "pull"), [(0.9, 0.0), (0.0, 0.5), (0.9, 0.5)])
+def test_a_trillion_steps_take_no_longer(momentum: float, pull: float) -> None:
+    got = lengths([([0.1, 0.05], 2, 10**12)], momentum, pull)
+    limit = 1 / pull if pull else (0.1 + 0.05) * 10**12 / (1 - momentum)
+    assert got.item() == pytest.approx(limit, rel=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("pull", [0.0, 0.8])
@@ -116,11 +153,6 @@ class Constant:
 
     def grad(self, w: Tensor) -> Tensor:
         return self.g.expand_as(w).clone()
-
-
-def halving(step: Any, each: Any) -> Any:
-    """Falls with every step, more slowly where epochs have more steps."""
-    return 0.5 ** (step / each)
 
 
 @pytest.mark.parametrize("curve", [None, halving])
@@ -180,3 +212,16 @@ def test_the_length_is_a_number_of_the_rates_type() -> None:
         got = path_length(lr, torch.tensor([[2], [1]]), torch.tensor([[6], [3]]), momentum)
         assert got.dtype == torch.float32
         assert got.shape == (2, 1)
+
+
+@pytest.mark.parametrize("curve", [None, halving], ids=["plain", "curve"])
+def test_the_length_of_a_client_does_not_depend_on_who_is_with_it(curve: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    lr = torch.rand(40, 5, generator=draw, dtype=torch.float64) / 5
+    lr[:20] = lr[:20, :1]
+    epochs = torch.randint(1, 6, (40, 1), generator=draw)
+    steps = epochs * torch.randint(1, 300, (40, 1), generator=draw)
+    together = path_length(lr, epochs, steps, 0.9, 0.3, curve=curve)
+    for client in range(40):
+        alone = path_length(lr[[client]], epochs[[client]], steps[[client]], 0.9, 0.3, curve=curve)
+        assert torch.equal(alone[0], together[client])

@@ -6,7 +6,7 @@ the rule's direction, optimiser (`optimizer.py`), update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Protocol
@@ -47,6 +47,11 @@ class TrainingOracle(Oracle, Protocol):
         ...
 
 
+Between = Callable[[Job, int], Job | None]
+"""Called with a job and its finished epochs where another epoch begins: returns the job to go on with, perhaps with a
+fresh model whose slot is now, or None to end here. It is for stacks of one client on a real machine."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What training came to; every tensor has the leading client axis."""
@@ -66,6 +71,7 @@ def train(
     limit: int | None = None,
     out: Tensor | None = None,
     optimizer: Optimizer | None = None,
+    between: Between | None = None,
 ) -> Outcome:
     """Train a stack of clients for all steps or for `limit`; the weights may be put into `out`.
 
@@ -78,14 +84,15 @@ def train(
     if begun.buffers is not given.buffers:
         oracle.restore(begun.buffers)
     # A rule that keeps to a course needs no gradient in its hands: an oracle may make a step at once, or all of them.
-    whole = getattr(oracle, "train", None) if keeps_to_course(rule) and job.fresh is None else None
+    known = job.fresh is None and between is None
+    whole = getattr(oracle, "train", None) if keeps_to_course(rule) and known else None
     if whole is not None:
         w, begun = whole(begun, limit, out)
         return _ended(begun, rule, w, oracle)
     plain = (keeps_to_course(rule) or rule.watches_epochs) and not momentum and job.course.straight
     descend = getattr(oracle, "descend", None) if plain else None
     # Or, where a rule only watches epochs, all steps between.
-    by_epoch = getattr(oracle, "by_epoch", None) if walks_by_epoch(rule, momentum) and job.fresh is None else None
+    by_epoch = getattr(oracle, "by_epoch", None) if walks_by_epoch(rule, momentum) and known else None
     walk, finish = (by_epoch and by_epoch(limit)) or (islice(oracle.steps(), limit), None)
     w = job.start
     optimizer = optimizer or Descent(momentum, job.nesterov)
@@ -97,6 +104,15 @@ def train(
             done.append(job.pick(slice(step.active, None)))
             job = job.pick(slice(step.active))
             optimizer.keep(step.active)
+        if between is not None and number and step.begins:
+            finished = int(oracle.begins[0, 0])
+            goes_on = between(job, finished)
+            if goes_on is None:
+                begun = _shortened(begun, finished, number)
+                job = replace(job, lr=job.lr[:, :finished])
+                break
+            job = goes_on
+            begun = replace(begun, slot=job.slot, fresh=job.fresh)
         old = new = w if step.active == len(w) else w[: step.active]
         if not number:  # the first step leaves the server's vector alone and makes the loop's own
             new = w = torch.empty_like(w, memory_format=torch.contiguous_format) if out is None else out
@@ -139,6 +155,11 @@ def _ended(job: Job, rule: ClientRule, w: Tensor, oracle: TrainingOracle) -> Out
     ended = rule.end(job, w, oracle)
     check_end(rule, ended)
     return Outcome(job, w, *ended)
+
+
+def _shortened(job: Job, epochs: int, steps: int) -> Job:
+    """The job as if it had been asked for so many epochs."""
+    return replace(job, epochs=torch.full_like(job.epochs, epochs), steps=torch.full_like(job.steps, steps))
 
 
 def _refresh(job: Job, w: Tensor, rule: ClientRule, oracle: TrainingOracle) -> Job:

@@ -13,9 +13,10 @@ from torch.nn.functional import pad
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
+from fedkeel.local import generators
 from fedkeel.local.batches import Batches
 from fedkeel.local.gradients.gradient import Gradient
-from fedkeel.local.loop import Outcome, train, walks_by_epoch
+from fedkeel.local.loop import Between, Outcome, train, walks_by_epoch
 from fedkeel.local.optimizer import Adam
 from fedkeel.local.oracle import BatchOracle, whole_epochs
 from fedkeel.local.settings import LocalSettings
@@ -28,7 +29,7 @@ from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Columns, Order, Same, divided, stacked, stacked_fresh
-from fedkeel.wire.transform import Chain, apart, changed
+from fedkeel.wire.transform import Chain, Where, apart, decoded, encoded
 
 _SPECIAL = {"lr", "slot", "fresh"}
 _COMMON = sorted({each.name for each in fields(Order)} & {each.name for each in fields(Job)} - _SPECIAL)
@@ -47,10 +48,18 @@ class Trainer:
     seed: int
     wire: Chain
 
-    def __call__(self, orders: Sequence[Order], limit: int | None = None, out: Tensor | None = None) -> Columns:
+    def __call__(
+        self,
+        orders: Sequence[Order],
+        limit: int | None = None,
+        out: Tensor | None = None,
+        between: Between | None = None,
+        encode: bool = False,
+    ) -> Columns:
         """One row an order; the weights may be put into `out` [orders, D].
 
-        Leaves torch's global generators as it found them.
+        With `encode`, what travels takes the place of the weights: `update`, and `beside/...` of transforms. Leaves
+        torch's global generators as it found them.
         """
         assert not self.gradient.alone or len(orders) == 1
         orders = Orders.of(orders)
@@ -69,26 +78,35 @@ class Trainer:
         job = replace(job, kept=own)
         given = [job.start, *job.received.values(), *job.kept.values()]  # a view of a tensor shares its version
         devices = [start.device] if start.is_cuda else []
-        with torch.random.fork_rng(devices, enabled=self.gradient.alone):
+        with generators.restored(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
             # The server reads other weights than were trained: only those are put into `out`.
             with left_alone(rule, "a hook", given):
                 adam = None if self.local.optimizer == "sgd" else Adam(self.local, moving)
-                outcome = train(job, rule, oracle, limit, None if wire else out, adam)
+                outcome = train(job, rule, oracle, limit, None if wire else out, adam, between)
         loss = oracle.loss
         sends = rule.sends(self.layout, orders.received[0])
-        _check(rule, outcome, sends, job.lr)
+        done = outcome.job.steps[:, 0].cpu()
+        _check(rule, outcome, sends, job.lr[:, : int(outcome.job.epochs.max())])
         finite = oracle.finite(outcome.w) & torch.from_numpy(np.isfinite(loss))
-        w, message, kept = outcome.w, outcome.message, outcome.kept
+        sent: Columns = {"w": outcome.w}
+        message, kept = outcome.message, outcome.kept
         if wire:
             travels = None if rule.uploads == "all" else self.layout.mask(rule.uploads).to(start.device)
-            read = changed(wire, w, job.start, travels, message, sends, state, (self.seed, orders.drawn, orders.client))
-            w, message, kept = read.w, read.messages, {**kept, **read.kept}
+            where = Where(self.seed, orders.drawn, orders.client)
+            upload, after = encoded(wire, outcome.w, job.start, travels, message, sends, state, where)
+            if encode:
+                sent, read = {"update": upload.update, **_named("beside", upload.beside)}, upload.messages
+            else:
+                w, read = decoded(wire, upload, outcome.w, job.start, travels)
+                sent = {"w": w}
+            message = {**message, **read}
+            kept = {**kept, **after}
         return {
-            "w": w,
+            **sent,
             "lr": _used(outcome.job),
             "loss": torch.from_numpy(loss),
-            "steps": torch.from_numpy(batches.steps),
+            "steps": done,
             "finite": finite,
             "buffers": oracle.buffers,
             **_named("message", message),

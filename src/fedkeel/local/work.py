@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.settings import LocalSettings
+from fedkeel.methods.client import ClientRule
 
 Numbers = NDArray[np.int64]
 
@@ -48,6 +49,13 @@ def seen(sizes: Numbers, units: ArrayLike, local: LocalSettings) -> Numbers:
 def whole_jobs(sizes: Numbers, local: LocalSettings) -> tuple[Numbers, int]:
     """(Samples of each client, how often its job goes through them); those of mini-batches are counted one by one."""
     return (seen(sizes, local.units, local), 1) if local.by_step else (samples_in_epoch(sizes, local), local.units)
+
+
+def survey_samples(sizes: Numbers, survey: ClientRule, local: LocalSettings) -> Numbers:
+    """How many samples clients with so many go through to answer a survey."""
+    batch, _ = steps(sizes, 1, local)
+    whole = seen(sizes, local.units, local)
+    return whole if survey.limit is None else sizes if survey.whole else np.minimum(batch * survey.limit, whole)
 
 
 def units_an_epoch(sizes: Numbers, local: LocalSettings) -> NDArray[np.float64]:

@@ -39,6 +39,9 @@ class ClientRule(Section):
     """Why the method can only learn to tell classes apart, if that is so."""
     global_model: ClassVar[bool] = True
     """Whether the server has a whole model; if not, every client's own is tested on its own test share."""
+    own_rates: ClassVar[bool] = False
+    """Whether a job may train at other learning rates than those that it was sent; a server on real machines refuses
+    what other rules' clients tell of such rates."""
     watches_epochs: ClassVar[bool] = False
     """Whether `advance` matters only where an epoch begins (`Oracle.begins`); in between, the job's course suffices."""
     limit: ClassVar[int | None] = None

@@ -36,6 +36,7 @@ class EpochRecorder(Units, ClientRule):
     """
 
     pair = "fedagg"
+    own_rates = True
     watches_epochs = True
 
     gradient_batches: GradientBatches = 1

@@ -20,6 +20,8 @@ class SmoothedRate(ClientRule):
     rate.
     """
 
+    own_rates = True
+
     gamma: Decay = 0.99
     """The share of a client's previous learning rate in its new one."""
     smoothing: Literal["participation", "round"] = "participation"

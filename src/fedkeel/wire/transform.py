@@ -123,15 +123,20 @@ def apart(kept: Message) -> tuple[Message, Message]:
 
 
 @dataclass(frozen=True)
-class Read:
-    """What the server reads of k clients' uploads, and what the clients keep for the chain."""
+class Where:
+    """Names the random streams of k clients' transforms."""
 
-    w: Tensor
-    messages: dict[str, Tensor]
-    kept: dict[str, Tensor]
+    seed: int
+    waves: ArrayLike
+    """The dispatch of each."""
+    clients: ArrayLike
+
+    def keys(self, number: int) -> NDArray[np.uint64]:
+        """[k], for the transform of this number."""
+        return streams.keys(self.seed, "wire", number, np.array(self.waves), np.array(self.clients))
 
 
-def changed(
+def encoded(
     chain: Chain,
     w: Tensor,
     start: Tensor,
@@ -139,22 +144,23 @@ def changed(
     messages: Message,
     sends: Mapping[str, Sends],
     kept: Message,
-    where: tuple[int, ArrayLike, ArrayLike],
-) -> Read:
-    """Weights [k, D] and messages, encoded and decoded again.
+    where: Where,
+) -> tuple[Upload, dict[str, Tensor]]:
+    """(What k clients send of their weights [k, D] and messages, what they keep for the chain).
 
-    Clients started from `start` [k, D] and send the weights that `travels` [D] names, or all; the others stay as they
-    were trained. `where` names the random streams: the seed, the dispatch of each client, and the client.
+    Clients started from `start` [k, D] and send the weights that `travels` [D] names, or all.
     """
-    seed, waves, clients = where
-
-    def keys(number: int) -> NDArray[np.uint64]:
-        return streams.keys(seed, "wire", number, np.array(waves), np.array(clients))
-
     wide = {name: tensor for name, tensor in messages.items() if sends[name].goes_through}
     received, trained = (w_ if travels is None else w_[:, travels] for w_ in (start, w))
-    sent, after = chain.encode(Upload(trained - received, wide), kept, keys)
+    return chain.encode(Upload(trained - received, wide), kept, where.keys)
+
+
+def decoded(chain: Chain, sent: Upload, w: Tensor, start: Tensor, travels: Tensor | None) -> tuple[Tensor, Message]:
+    """(The weights [k, D] as the server reads them, the messages that went through).
+
+    Weights that do not travel are those of `w` [k, D].
+    """
+    received = start if travels is None else start[:, travels]
     read = chain.decode(sent, received)
     moved = received + read.update
-    arrived = moved if travels is None else w.masked_scatter(travels, moved)
-    return Read(arrived, {**messages, **read.messages}, after)
+    return moved if travels is None else w.masked_scatter(travels, moved), read.messages

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.data.partition import Assignment
+from fedkeel.local import generators
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.work import batch_sizes
@@ -115,9 +116,9 @@ def _is_random(module: nn.Module, data: FederatedData) -> bool:
     trial = copy.deepcopy(module).train()
     x, _ = data.train_batch(torch.arange(min(8, len(data.train.y))))
     outputs = []
-    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), torch.no_grad():
+    with generators.restored([x.device] if x.is_cuda else []), torch.no_grad():
         for seed in range(2):
-            torch.manual_seed(seed)
+            generators.seed_all(seed)
             outputs.append(trial(x))
     return not torch.equal(*outputs)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkeel.errors import FedkeelError
+from fedkeel.local import generators
 from fedkeel.local.batches import Batch
 from fedkeel.local.gradients.gradient import Gradient, Penalised
 from fedkeel.params import FlatModel, with_features
@@ -70,7 +71,7 @@ class AutogradGradient(Gradient):
         """Dropout inside a module can only draw from torch's global generators, which the trainer restores."""
         if w.shape[1:] != self._model.w.shape:
             raise FedkeelError(f"the oracle's weights must be [1, {len(self._model.w)}]; got {list(w.shape)}")
-        torch.default_generator.manual_seed(batch.masks)  # torch.manual_seed takes a millisecond without CUDA
+        generators.seed(batch.masks)
         if w.is_cuda:
             torch.cuda.manual_seed(batch.masks)
         self._model.load(w[0])
