@@ -27,7 +27,7 @@ from fedkeel.record.rows import Evaluation
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import earlier, extend, folders, initial
 from fedkeel.runner.choice import choose, reasons
-from fedkeel.runner.clients import best_model, global_model, own_model, save, score_clients, tests_clients
+from fedkeel.runner.clients import best_model, finetuning, global_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.export import export
 from fedkeel.runner.prepare import check_kinds, prepare
@@ -250,7 +250,7 @@ def _execute(
                 raise watch.stopped("after the last round, before clients are tested", folder.advice)
         try:
             with watch.impatiently():
-                tuned = score_clients(simulation, workshop, choice, summary, folder)
+                tuned = score_clients(simulation, summary, folder, finetuning(simulation, workshop, choice))
         except GivenUpError:
             watch.close()
             when = "after the last round, while clients were tested"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from difflib import get_close_matches
 from reprlib import Repr
@@ -84,6 +84,10 @@ def label(name: object) -> str:
     return text if text.isprintable() and len(text) <= LONGEST else shown(text)
 
 
+class AbsentError(FedkeelError):
+    """Sites of a deployment did not come in time, or none could do its job; that may be otherwise another time."""
+
+
 class StoppedError(FedkeelError):
     """A run was asked to stop, and did so in good order."""
 
@@ -162,6 +166,14 @@ def one_of(names: Sequence[object], last: str = "or") -> str:
 def counted(count: int, word: str) -> str:
     """`1 round`, `2 rounds`, `1,000 classes`."""
     return f"{count:,} {word}{'' if count == 1 else 'es' if word.endswith('s') else 's'}"
+
+
+def by_reason(problems: Mapping[str, str]) -> str:
+    """What is wrong with whom; what is wrong with several is said once."""
+    reasons: dict[str, list[str]] = {}
+    for who, why in problems.items():
+        reasons.setdefault(why, []).append(who)
+    return "; ".join(f"{', '.join(sorted(those))}: {why}" for why, those in reasons.items())
 
 
 def described(found: object) -> str:

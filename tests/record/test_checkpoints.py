@@ -132,7 +132,7 @@ def test_the_files_are_what_they_are_called(tmp_path: Path) -> None:
     told.pop("state")
     assert told == {
         "sha256": told["sha256"],
-        "format": 4,
+        "format": 5,
         "number": 1,
         "identity": "this run",
         "fedkeel": fedkeel.__version__,
@@ -272,9 +272,9 @@ def write_state(folder: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda told: told.update(format=5), "a later version of fedkeel (its format is 5, not 4)"),
-        (lambda told: told.update(format=1), "an earlier version of fedkeel (its format is 1, not 4)"),
-        (lambda told: told.pop("format"), "an earlier version of fedkeel (its format is None, not 4)"),
+        (lambda told: told.update(format=6), "a later version of fedkeel (its format is 6, not 5)"),
+        (lambda told: told.update(format=1), "an earlier version of fedkeel (its format is 1, not 5)"),
+        (lambda told: told.pop("format"), "an earlier version of fedkeel (its format is None, not 5)"),
         (lambda told: told.update(identity="other"), "it belongs to another model, other data or other devices"),
         (lambda told: told.update(number=1), "it is of round 1, not 2"),
         (lambda told: told["state"].update(value={"$set": []}), "$set stands for nothing known"),
@@ -290,7 +290,7 @@ def test_what_makes_no_sense_is_passed_over(two: Path, change: Callable[[dict[st
 
 
 def test_endless_nesting_is_passed_over(two: Path) -> None:
-    write_state(two, '"format": 4, "state": ' + "[" * 100_000)
+    write_state(two, '"format": 5, "state": ' + "[" * 100_000)
     assert "its contents make no sense (RecursionError" in passed_over(two)
 
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkeel import InputError, run
-from fedkeel.record.rows import KINDS, Arrival, Arrivals, Evaluation, Refused, Round, RoundEnd, RowError, Unfinished
+from fedkeel.record.recorded import RowError
+from fedkeel.record.rows import KINDS, Arrival, Arrivals, Evaluation, Refused, Round, RoundEnd, Unfinished
 from tests.helpers import federation
 from tests.helpers.folders import faulty, rows
 
@@ -56,7 +57,7 @@ def test_the_files_of_a_run_hold_the_rows_that_were_told(tmp_path: Path) -> None
 def test_keys_stand_in_the_order_of_the_fields() -> None:
     assert [*UNFINISHED.plain()] == [field.name for field in fields(Unfinished)]
     known = [field.name for field in fields(Evaluation)]
-    absent = ("train_loss", "local_accuracy", "validation", "clients", "clients_estimated", "by_class")
+    absent = ("train_loss", "local_accuracy", "validation", "clients", "clients_estimated", "by_class", "tested_by")
     expected = ["accuracy" if name == "metrics" else name for name in known if name not in absent]
     assert [*EVALUATION.plain()] == expected
 

@@ -113,9 +113,9 @@ def test_devices_ask_and_are_interrupted_between_mini_batches() -> None:
     asynchronous = {"rounds": 6, "fleet": fleet, "per_round": 3}
     _, ends = trained("serial", "fedasmu", local=local, **asynchronous)
     asked = [row for end in ends for row in end.arrivals if row.asked is not None]
-    assert {row.slot for row in asked} == {4}
+    assert {row.slot for row in asked if row.merged is not None} == {4}
     for row in asked:
-        waited = row.merged - row.asked
+        waited = (row.resumed if row.merged is None else row.merged) - row.asked
         whole = row.finished - row.began - waited
         assert row.asked - row.began == pytest.approx(seconds(row.client, 4) * whole)
     port = {"name": "port", "minimum": 1, "staleness_bound": 1}

@@ -11,7 +11,7 @@ import torch
 
 from fedkeel import Experiment, FederatedData, FedkeelError
 from fedkeel.params import FlatModel
-from fedkeel.runner.simulation import new_core
+from fedkeel.runner.core import held_classes, new_core
 from fedkeel.server import core as core_module
 from fedkeel.server import events as ev
 from fedkeel.server.core import Core
@@ -33,7 +33,8 @@ def federated() -> FederatedData:
 def server(algorithm: Any, **settings: Any) -> Core:
     known = {"clients": CLIENTS, "per_round": CLIENTS, "rounds": 3, "dtype": "float64", "local": {"epochs": 3}}
     described = Experiment(algorithm=algorithm, **{**known, **settings})
-    return new_core(described, federated(), FlatModel(federation.net().double()))
+    data = federated()
+    return new_core(described, data.sizes, FlatModel(federation.net().double()), held_classes(data))
 
 
 def kinds(commands: list[ev.Command]) -> list[str]:

@@ -179,7 +179,12 @@ def _seconds_add_up(seen: Watched, arrival: Arrival) -> None:
     job = fleet.seconds[client] * SIZES[client] / np.mean(SIZES)
     epoch = job / asked
     waited = 0.0
-    if arrival.asked is not None:
+    if arrival.resumed is not None:  # an answer without a model
+        assert arrival.asked is not None
+        waited = arrival.resumed - arrival.asked
+        assert waited == pytest.approx(latency, abs=1e-9)
+        assert arrival.slot is arrival.merged is arrival.fresh_version is None
+    elif arrival.asked is not None:
         assert arrival.merged is not None
         assert arrival.slot is not None
         assert 1 <= arrival.slot < arrival.epochs
@@ -216,7 +221,10 @@ def _models_are_not_newer_than_the_moment(seen: Watched) -> None:
 
     for arrival in seen.arrivals:
         assert arrival.start_version == newest(arrival.dispatched)
-        if arrival.asked is not None:
+        if arrival.resumed is not None:
+            assert arrival.asked is not None
+            assert newest(arrival.asked) == arrival.start_version
+        elif arrival.asked is not None:
             assert arrival.fresh_version == newest(arrival.asked)
             assert arrival.fresh_version is not None
             assert arrival.fresh_version > arrival.start_version

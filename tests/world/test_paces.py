@@ -94,7 +94,7 @@ def test_rounds_whose_updates_are_received_at_once() -> None:
             asked = SIZES[arrival.client] / 2
             newer = sum(seconds <= asked for seconds, _ in order)
             assert arrival.start_version == version
-            assert (arrival.slot, arrival.asked) == ((1, start + asked) if newer else (None, None))
+            assert (arrival.slot, arrival.asked) == (1 if newer else None, start + asked)
             assert arrival.fresh_version == (version + newer if newer else None)
         start, version = start + order[-1][0], version + 4
         assert end.virtual_seconds == start
@@ -243,7 +243,7 @@ FLEET = {
 }  # fmt: skip
 TIMES = (
     "client", "round", "start_version", "staleness", "epochs", "steps", "dispatched", "began", "finished", "arrived",
-    "slot", "fresh_version", "asked", "merged", "accepted", "bytes_up", "bytes_down",
+    "slot", "fresh_version", "asked", "merged", "resumed", "accepted", "bytes_up", "bytes_down",
 )  # fmt: skip
 
 
@@ -290,6 +290,7 @@ def test_the_records_say_what_the_rounds_said(name: str, tmp_path: Path) -> None
         "fresh_version",
         "asked",
         "merged",
+        "resumed",
         "accepted",
         "notes",
     }

@@ -22,7 +22,7 @@ from fedkeel.record import schema
 from fedkeel.record.codec import DecodeError, Tensors, decode, encode
 from fedkeel.record.durable import sync_folder, synced, write_tensors
 
-FORMAT = 4
+FORMAT = 5
 """The version of what a checkpoint holds; others cannot be resumed."""
 STATE, TENSORS = "state.json", "tensors.safetensors"
 

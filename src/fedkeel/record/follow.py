@@ -14,7 +14,8 @@ from typing import BinaryIO, TypeVar
 from fedkeel.config.files import open_file, reason
 from fedkeel.errors import InputError, label, shown, unknown
 from fedkeel.record import schema
-from fedkeel.record.rows import KINDS, Round, Row, RowError
+from fedkeel.record.recorded import RowError
+from fedkeel.record.rows import KINDS, Round, Row
 
 T = TypeVar("T")
 

@@ -17,6 +17,8 @@ from fedkeel.record.schema import CLIENT_METRICS, EXPERIMENT, LABELS, SUMMARY
 ROWS = tuple(KINDS)
 CHECKPOINTS = "checkpoint"
 """The folder of checkpoints in that of a run."""
+DEPLOYMENT = "deployment.json"
+"""In the folder of a run on real machines: its number, and which node each site is."""
 START_WEIGHTS = "init"
 """The file, without its ending, of weights from elsewhere that a run started from."""
 
@@ -44,10 +46,30 @@ def worked_on(path: Path) -> bool:
     return is_held(path / "history.jsonl")
 
 
-def check_resumable(path: Path, changed: bool = False) -> None:
-    """Refuse a folder without a run that can go on; a complete one can if its settings have changed."""
+def resumption(path: Path) -> str:
+    """The command that resumes the run in a folder."""
+    folder = shlex.quote(str(path))
+    if (path / DEPLOYMENT).exists():
+        return f"fedkeel deploy server APP --out {folder}, or fedkeel deploy local APP --out {folder}"
+    return f"fedkeel run --resume {folder}"
+
+
+def repetition(path: Path) -> str:
+    """The command that does the same again in another folder."""
+    if (path / DEPLOYMENT).exists():
+        return "fedkeel deploy server APP --out NEW-FOLDER"
+    return f"fedkeel run {shlex.quote(str(path / EXPERIMENT))}"
+
+
+def check_resumable(path: Path, changed: bool = False, deployed: bool = False) -> None:
+    """Refuse a folder without a run that can go on; a complete one can if its settings have changed.
+
+    A simulation does not go on with a run on real machines.
+    """
     if not begun(path):
         raise InputError(f"resume: {path} holds no run; name a folder that fedkeel run has made")
+    if (path / DEPLOYMENT).exists() and not deployed:
+        raise InputError(f"resume: the run in {path} is one on real machines; resume it with {resumption(path)}")
     schema.check(path)
     if complete(path) and not changed:
         raise InputError(f"resume: the run in {path} is complete; to extend it, give it more rounds (rounds=...)")
@@ -96,6 +118,5 @@ def is_partial(path: Path) -> bool:
 
 def taken(path: Path) -> TakenError:
     """The error for a folder that is not empty."""
-    command = f"fedkeel run --resume {shlex.quote(str(path))}"
-    resume = f"; to go on with the run in it: {command}" if begun(path) and not complete(path) else ""
+    resume = f"; to go on with the run in it: {resumption(path)}" if begun(path) and not complete(path) else ""
     return TakenError(f"out: {path} is not empty; name a new or empty folder{resume}")

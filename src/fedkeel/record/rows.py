@@ -5,60 +5,15 @@ A row is one line of JSON in a file of the run folder; its keys are the names of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
-from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin, get_type_hints, overload
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
 
 from fedkeel.errors import InputError
+from fedkeel.record.recorded import Recorded, RowError, accepted, defaults, required
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-class RowError(ValueError):
-    """What is wrong with a row that was read."""
-
-
-class Recorded:
-    """A row of a file."""
-
-    extra: ClassVar[str | None] = None
-    """The field whose items are keys of the row, beside the other fields."""
-
-    def plain(self) -> dict[str, Any]:
-        """As it is written."""
-        told = dict(vars(self))
-        if self.extra is not None:
-            told |= told.pop(self.extra)
-        return told
-
-    @classmethod
-    def takes(cls, _: object) -> bool:
-        """Whether an item of the extra field may have this value; others are left out."""
-        return True
-
-    @classmethod
-    def read(cls, told: object) -> Self:
-        """From what was written; keys that this version does not know are left out."""
-        if not isinstance(told, dict):
-            raise RowError("it is no row")
-        kind: Any = cls
-        if cls.extra in told:
-            raise RowError(f"{cls.extra} is no key of a row")
-        known = _accepted(kind)
-        given = {name: told[name] for name in known if name in told}
-        for name, value in given.items():
-            if type(value) not in known[name]:
-                raise RowError(f"{name} is a {type(value).__name__}")
-        if cls.extra is not None:
-            given[cls.extra] = {name: value for name, value in told.items() if name not in given and cls.takes(value)}
-        try:
-            return cls(**given)
-        except TypeError:
-            missing = next(name for name in known if name in _required(kind) and name not in given)
-            raise RowError(f"{missing} is missing") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +50,8 @@ class Evaluation(Recorded):
     """The same where clients have no test rows, as estimated from the common test set."""
     by_class: dict[str, list[float | None]] | None = None
     """Metrics of each class alone (`evaluate_classes`)."""
+    tested_by: list[int] | None = None
+    """The clients whose tests the metrics are the mean of, where real sites test the model; some may be missing."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
@@ -196,9 +153,11 @@ class Arrival(Recorded):
     fresh_version: int | None = None
     """The version of that."""
     asked: float | None = None
-    """When it asked for that."""
+    """When it asked for one, also where it got none."""
     merged: float | None = None
     """When training went on with it."""
+    resumed: float | None = None
+    """When training went on without, as there was none newer."""
     accepted: bool = True
     """Whether the server rule took it."""
     notes: dict[str, float] | None = None
@@ -222,7 +181,7 @@ class Unfinished(Recorded):
     """When the server gave the job up."""
     why: str
     """`dropped out`, `went offline`, `left for good`, `too late`, `not needed`, `upload lost`; or, where the run ended
-    first, `in flight`."""
+    first, `in flight`. On real machines also `no answer`, `server restarted`, and `failed: ` with the reason."""
     bytes_down: int
     bytes_up: int
 
@@ -247,6 +206,9 @@ class Refused(Recorded):
     bytes_down: int
 
 
+EXCUSED = ("not needed", "in flight", "server restarted")
+"""Jobs that are unfinished for these reasons might have arrived: they are not lost."""
+
 Row = Evaluation | Round | Arrival | Unfinished | Refused
 
 KINDS: dict[str, type[Row]] = {
@@ -264,12 +226,11 @@ class Arrivals(Sequence[Arrival]):
 
     def __init__(self, **columns: list[Any]) -> None:
         """Columns by the names of `Arrival`'s fields, all of them that have no default, or none at all."""
-        self.columns = columns or {name: [] for name in _required(Arrival)}
+        self.columns = columns or {name: [] for name in required(Arrival)}
         if columns and not (
-            _required(Arrival) <= columns.keys() <= _accepted(Arrival).keys()
-            and len({*map(len, columns.values())}) == 1
+            required(Arrival) <= columns.keys() <= accepted(Arrival).keys() and len({*map(len, columns.values())}) == 1
         ):
-            wrong = _required(Arrival) - columns.keys() | columns.keys() - _accepted(Arrival).keys()
+            wrong = required(Arrival) - columns.keys() | columns.keys() - accepted(Arrival).keys()
             raise TypeError(f"arrivals with columns of unequal lengths, or unknown or missing ones: {sorted(wrong)}")
 
     def extend(self, others: Arrivals) -> None:
@@ -283,12 +244,11 @@ class Arrivals(Sequence[Arrival]):
     @property
     def plain(self) -> dict[str, list[Any]]:
         """The columns as they are written, in order: without those that say the same as their default."""
-        defaults = _defaults(Arrival)
+        usual = defaults(Arrival)
         return {
             name: self.columns[name]
-            for name in _accepted(Arrival)
-            if name in self.columns
-            and (name not in defaults or any(value != defaults[name] for value in self.columns[name]))
+            for name in accepted(Arrival)
+            if name in self.columns and (name not in usual or any(value != usual[name] for value in self.columns[name]))
         }
 
     def __len__(self) -> int:
@@ -341,32 +301,3 @@ class RoundEnd:
         """Of `rounds.jsonl`."""
         counts = len(self.arrivals), len(self.unfinished), len(self.refused)
         return Round(self.round, self.train_loss, *counts, self.report)
-
-
-@cache
-def _required(kind: Any) -> frozenset[str]:
-    """The fields without a default."""
-    return frozenset(field.name for field in fields(kind) if field.default is MISSING)
-
-
-@cache
-def _defaults(kind: Any) -> Mapping[str, Any]:
-    """What the other fields say unless told otherwise."""
-    return {field.name: field.default for field in fields(kind) if field.default is not MISSING}
-
-
-@cache
-def _accepted(kind: Any) -> Mapping[str, frozenset[type]]:
-    """The types of JSON that each field may have."""
-    hints = get_type_hints(kind)
-    return {field.name: frozenset(_types(hints[field.name])) for field in fields(kind)}
-
-
-def _types(hint: Any) -> Iterator[type]:
-    if get_origin(hint) is UnionType:
-        for each in get_args(hint):
-            yield from _types(each)
-    else:
-        yield get_origin(hint) or hint
-        if hint is float:
-            yield int

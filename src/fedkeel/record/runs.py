@@ -17,9 +17,10 @@ from fedkeel.config.usercode import short
 from fedkeel.errors import InputError, label, shown
 from fedkeel.record import measured, schema
 from fedkeel.record.measured import ACCURACY, LOSS, Measured
+from fedkeel.record.places import DEPLOYMENT
 
 COUNTS = ("client", "round", "staleness", "version")
-SECONDS = ("dispatched", "began", "asked", "merged", "finished", "arrived", "ended")
+SECONDS = ("dispatched", "began", "asked", "merged", "resumed", "finished", "arrived", "ended")
 BOUNDS = {**dict.fromkeys(COUNTS, (0, 1e15)), **dict.fromkeys(SECONDS, (0, 1e30)), "weight": (-1e30, 1e30)}
 """Numbers of a job's row, and bounds that no run reaches and every figure can draw."""
 
@@ -158,7 +159,9 @@ class RunRecord:
             method = {"client": None, "server": None, **e["algorithm"]}
             halves = [short(str(method[side] or method["name"])) for side in ("client", "server")]
             algorithm = "+".join(halves if method["client"] or method["server"] else halves[:1])
-            words = e.get("name") or f"{algorithm}, {short(str(e['partition']['kind']))}, seed {e['seed']}"
+            real = (self.path / DEPLOYMENT).exists()
+            dealt = f"{e['clients']} sites" if real else short(str(e["partition"]["kind"]))
+            words = e.get("name") or f"{algorithm}, {dealt}, seed {e['seed']}"
         except (KeyError, TypeError) as error:
             raise self._damaged("experiment.yaml", f"{type(error).__name__}: {label(str(error))}") from None
         return label(words)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedkeel.config.experiment import Experiment
 from fedkeel.config.usercode import GIVEN
+from fedkeel.record import places
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Subject:
         """The command or the call that resumes the run."""
         if self._given:
             return f"fedkeel.resume({str(folder)!r}, data=..., model=...)"
-        return f"fedkeel run --resume {shlex.quote(str(folder))}"
+        return places.resumption(folder)
 
     def other_way(self, described: Path, earlier: bool) -> str:
         """What to do with a run that another version of fedkeel began and described in that file."""

@@ -19,8 +19,8 @@ from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
 from fedkeel.record.machine import INSTRUCTION_SET
+from fedkeel.runner.core import first_kept, held_classes, new_core
 from fedkeel.runner.remembered import place, recall, remember
-from fedkeel.runner.simulation import first_kept, new_core
 from fedkeel.runner.steps import announce
 from fedkeel.server import events as ev
 from fedkeel.wire.orders import Order, Same
@@ -79,7 +79,7 @@ def first_orders(experiment: Experiment, data: FederatedData, model: FlatModel, 
     Everybody is taken to be on. Surveys take one step, and the first answer serves many questions, but not for ever: a
     plan may ask until answers change.
     """
-    core = new_core(experiment, data, model)
+    core = new_core(experiment, data.sizes, model, held_classes(data))
     desk, rule = Desk(executor, inf), core.model.client_rule
     first = first_kept(experiment, model)
     event: ev.Event = ev.Wake(0.0)

@@ -20,6 +20,7 @@ from fedkeel.params import Layout
 from fedkeel.record.checkpoints import Checkpoints
 from fedkeel.record.folder import CHECKPOINTS, begun, complete
 from fedkeel.record.runs import RunRecord
+from fedkeel.runner.run import Run
 from fedkeel.runner.simulation import Simulation
 
 MODEL = "model.safetensors"
@@ -29,10 +30,10 @@ class _UnfitError(Exception):
     """Why a folder is of no use."""
 
 
-def inherit(simulation: Simulation, earlier: Message | None) -> None:
+def inherit(run: Run, earlier: Message | None) -> None:
     """Begin with that, if there is something."""
     if earlier is not None:
-        simulation.core.model.inherit(earlier)
+        run.core.model.inherit(earlier)
 
 
 def remembered(experiment: Experiment, layout: Layout) -> Message | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -23,6 +24,7 @@ from fedkeel.data.datasets import Dataset, Examples
 from fedkeel.data.federated import FederatedData, examples
 from fedkeel.data.settings import DatasetSettings
 from fedkeel.errors import InputError, described, shown
+from fedkeel.local import generators
 from fedkeel.local.work import batch_sizes
 from fedkeel.models.settings import ModelSettings
 from fedkeel.params import Layout, head_objection
@@ -67,10 +69,27 @@ def prepare(
         raise InputError("device: PyTorch sees no cuda device here; use device=cpu")
     announce("loading the data")
     experiment, data = _data(experiment, data)
-    data = fitted(data, experiment.task, experiment.loss.class_weights)
-    if experiment.task == "classification" and _is_users(experiment.dataset.name):
+    return assemble(experiment, data, model, init)
+
+
+def assemble(
+    experiment: Experiment,
+    data: FederatedData,
+    model: nn.Module | None = None,
+    init: Path | None = None,
+    counts: NDArray[np.int64] | None = None,
+    users: bool | None = None,
+) -> tuple[Experiment, FederatedData, nn.Module]:
+    """The same from data that is there: made to fit the task, and the model built and tried on it.
+
+    On a site, `counts` are the labels of all sites, where they are needed. `users` says whether the data is the user's
+    own; by default, the name of the data set tells.
+    """
+    data = fitted(data, experiment.task, experiment.loss.class_weights, counts)
+    users = _is_users(experiment.dataset.name) if users is None else users
+    if experiment.task == "classification" and users:
         check_numbering(data)
-    if experiment.task == "regression" and not _is_users(experiment.dataset.name):
+    if experiment.task == "regression" and not users:
         raise InputError(
             f"task=regression needs numbers to predict, but {experiment.dataset.name} has classes; use "
             "task=classification, or data of your own"
@@ -196,9 +215,9 @@ def _model(experiment: Experiment, data: FederatedData, given: nn.Module | None)
             "resume(model=...)"
         )
     else:
-        with torch.random.fork_rng(devices=[]):
+        with generators.restored():
             _check_memory(experiment, data)
-            torch.manual_seed(streams.key(experiment.seed, "model") >> 1)
+            generators.seed_all(streams.key(experiment.seed, "model") >> 1)
             module = _build(settings.name, settings.options, _inputs(experiment, data))
     if any(
         isinstance(each, UninitializedParameter | UninitializedBuffer)
@@ -270,7 +289,9 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
     rule, layout = experiment.algorithm.rules()[0], Layout.of(module)
     reason = rule.objection(layout, experiment.local.momentum)
     if reason is None and rule.features != "unused":
-        x, _ = data.test_batch(slice(0, 2))
+        x, _ = (
+            data.test_batch(slice(0, 2)) if len(data.test) else data.train_batch(torch.arange(min(2, len(data.train))))
+        )
         reason = head_objection(copy.deepcopy(module).eval(), x, rule.features == "logits")
     if reason is not None:
         raise InputError(f"algorithm: {experiment.algorithm.label} cannot be used here, as {reason}")
@@ -283,7 +304,12 @@ def _check_method(experiment: Experiment, module: nn.Module, data: FederatedData
         raise InputError("finetune.part: this model has no body, as it is all head; use all or head")
     if experiment.evaluate_clients or experiment.finetune_epochs:
         data.test_share(0, experiment.seed)  # refuses data on which clients cannot be tested
-    if not rule.global_model and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data))):
+    tested = data.site is not None  # other sites may be tested
+    if (
+        not rule.global_model
+        and not tested
+        and not any(len(data.test_share(c, experiment.seed)) for c in range(len(data)))
+    ):
         raise InputError(
             f"algorithm: {experiment.algorithm.label} is tested on each client's own share of the test set, which "
             "holds none of their classes; give a test set with the classes that clients have"

@@ -12,7 +12,7 @@ from fedkeel.errors import DivergenceError, FedkeelError, StoppedError
 from fedkeel.record.checkpoints import Held
 from fedkeel.record.folder import RunFolder
 from fedkeel.record.rows import RoundEnd
-from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.run import Run
 from fedkeel.runner.sinks import Sink, SinkError, Start
 from fedkeel.runner.watch import Watch
 
@@ -27,9 +27,9 @@ class Recorder(Sink):
     before the last checkpoint: a finished run is extended from there.
     """
 
-    def __init__(self, simulation: Simulation, folder: RunFolder, watch: Watch) -> None:
-        self._simulation, self._folder, self._watch = simulation, folder, watch
-        self._settings = simulation.experiment.checkpoint
+    def __init__(self, run: Run, folder: RunFolder, watch: Watch) -> None:
+        self._run, self._folder, self._watch = run, folder, watch
+        self._settings = run.experiment.checkpoint
         self._saved = perf_counter()
         self._held = deque[Held](maxlen=2)
         """Two, as a run may end before it gets to another round than the last one's."""
@@ -44,7 +44,7 @@ class Recorder(Sink):
 
     def begin(self, start: Start) -> None:
         """Write down what the clients hold."""
-        self._folder.add_labels(self._simulation.data.describe_labels)
+        self._folder.add_labels(self._run.describe_labels)
 
     def round(self, end: RoundEnd) -> None:
         """Write down a round."""
@@ -57,7 +57,7 @@ class Recorder(Sink):
         rounds, seconds = self._settings.rounds, self._settings.seconds
         by_round = rounds is not None and round % rounds == 0
         by_time = seconds is not None and perf_counter() - self._saved >= seconds
-        if self._simulation.over:
+        if self._run.over:
             return
         self._hold(round)
         if not (by_round or by_time or self._watch.due):
@@ -72,8 +72,8 @@ class Recorder(Sink):
         A state that cannot be written is refused after the first round.
         """
         begun = perf_counter()
-        if begun >= self._hold_next or round == self._simulation.experiment.rounds - 1:
-            self._held.append(self._folder.hold(round, self._simulation.snapshot()))
+        if begun >= self._hold_next or round == self._run.experiment.rounds - 1:
+            self._held.append(self._folder.hold(round, self._run.snapshot()))
             done = perf_counter()
             self._hold_next = done + SELDOM * (done - begun)
 
@@ -88,13 +88,13 @@ class Recorder(Sink):
 
     def save_last(self) -> None:
         """Write down the state after the last round, and one from before it, by which the run can be extended."""
-        for held in [held for held in self._held if held.number < self._simulation.round - 1][-1:]:
+        for held in [held for held in self._held if held.number < self._run.round - 1][-1:]:
             self._folder.write_held(held)
         self.save()
 
     def save(self) -> None:
         """Write down the state after the last round."""
-        self._folder.checkpoint(self._simulation.round - 1, self._simulation.snapshot())
+        self._folder.checkpoint(self._run.round - 1, self._run.snapshot())
         self._saved = perf_counter()
         self._behind = False
 
@@ -102,7 +102,7 @@ class Recorder(Sink):
         """Write down what came after the last round."""
         if not self._rested:
             self._rested = True
-            self._folder.add_rest(self._simulation.rest())
+            self._folder.add_rest(self._run.rest())
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, which makes the folder complete."""

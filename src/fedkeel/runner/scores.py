@@ -49,9 +49,9 @@ def global_scores(
     return [measured(task, outputs[share], data.test.y[share]) if len(share) else None for share in shares]
 
 
-def local_accuracy(models: Sequence[Model], executor: Executor) -> dict[str, float]:
+def local_accuracy(models: Sequence[Model], evaluate: Callable[[Tensor, Tensor], Score]) -> dict[str, float]:
     """Of participants' models as they came back, on the whole test set: mean, standard deviation, lowest, highest."""
-    scores = [executor.evaluate(*model).metrics["accuracy"] for model in models]
+    scores = [evaluate(*model).metrics["accuracy"] for model in models]
     return {"mean": float(np.mean(scores)), "std": float(np.std(scores)), "lowest": min(scores), "highest": max(scores)}
 
 

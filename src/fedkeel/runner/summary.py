@@ -11,14 +11,14 @@ import torch
 
 from fedkeel.record.measured import METRICS, told
 from fedkeel.record.rows import Evaluation
-from fedkeel.runner.simulation import Simulation
+from fedkeel.runner.run import Run
 
 
-def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(run: Run, history: Sequence[Evaluation], reasons: Mapping[str, Any]) -> dict[str, Any]:
     """What `summary.json` holds; `reasons` are those for the choice of the executor."""
-    experiment, standing = simulation.experiment, simulation.standing()
-    last, first = history[-1], simulation.task.names[0]
-    aim, tuning = simulation.tuning.aim, simulation.tuning
+    experiment, standing = run.experiment, run.standing()
+    last, first = history[-1], run.task.names[0]
+    aim, tuning = run.tuning.aim, run.tuning
     reached = tuning.first_to_reach(history)
     best = tuning.best["round"] if tuning.best else None
     return {
@@ -31,9 +31,9 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Ma
         "seed": experiment.seed,
         "rounds": last.round,
         "task": experiment.task,
-        METRICS: told(simulation.task.metrics),
+        METRICS: told(run.task.metrics),
         "tested": "global model" if standing.global_model else "clients' own models",
-        "clients_tested_on": "own rows" if simulation.data.clients_have_tests else "estimates from the common test set",
+        "clients_tested_on": "own rows" if run.clients_have_tests else "estimates from the common test set",
         **last.metrics,
         f"final_{first}": last.metrics[first],
         f"best_{first}": next((row.metrics[first] for row in history if row.round == best), None),
@@ -57,7 +57,7 @@ def summarise(simulation: Simulation, history: Sequence[Evaluation], reasons: Ma
         "uploads_turned_away": standing.uploads_turned_away,
         "jobs_lost": standing.jobs_lost,
         "jobs_in_flight": standing.jobs_in_flight,
-        "wall_seconds": simulation.wall_seconds,
+        "wall_seconds": run.wall_seconds,
         "seconds_per_round_median": float(np.median(standing.round_seconds)),
         "samples_per_second": standing.samples / standing.seconds,
         "parameters": standing.parameters,

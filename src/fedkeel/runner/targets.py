@@ -13,13 +13,21 @@ from torch import Tensor
 from fedkeel.data.datasets import Examples
 from fedkeel.data.federated import FederatedData
 from fedkeel.data.validity import class_labels
-from fedkeel.errors import InputError, label
+from fedkeel.errors import FedkeelError, InputError, label
 from fedkeel.task.losses import IGNORED
 from fedkeel.task.settings import Kind
 
 
-def fitted(data: FederatedData, kind: Kind, class_weights: str | Sequence[float] | None) -> FederatedData:
-    """The data with targets of the type that the task needs; refuses targets that do not fit it."""
+def fitted(
+    data: FederatedData,
+    kind: Kind,
+    class_weights: str | Sequence[float] | None,
+    counts: NDArray[np.int64] | None = None,
+) -> FederatedData:
+    """The data with targets of the type that the task needs; refuses targets that do not fit it.
+
+    On a site, `counts` are the training labels of all sites, as `sample_weights` takes them.
+    """
     parts = {name: part for name in ("train", "test", "validation") if (part := getattr(data, name)) is not None}
     if kind == "regression" and data.class_names is not None and class_labels(data.train) is not None:
         raise InputError(
@@ -34,12 +42,13 @@ def fitted(data: FederatedData, kind: Kind, class_weights: str | Sequence[float]
     elif kind in ("multilabel", "regression"):
         classes = 1 if y.dim() == 1 else int(y.shape[1])
     elif kind == "sequence":
-        classes = max(int(part.y.max()) for part in changed.values()) + 1
+        known = 0 if data.class_names is None else data.classes
+        classes = max([known, *(int(part.y.max()) + 1 for part in changed.values() if len(part))])
     if all(part.y is changed[name].y for name, part in parts.items()) and classes == data.classes:
         dealt = data
     else:
         dealt = replace(data, classes=classes, **changed)  # type: ignore[arg-type]
-    return dealt if class_weights is None else replace(dealt, weight=sample_weights(dealt, class_weights))
+    return dealt if class_weights is None else replace(dealt, weight=sample_weights(dealt, class_weights, counts))
 
 
 def _target(y: Tensor, kind: Kind) -> Tensor:
@@ -94,7 +103,12 @@ def _target(y: Tensor, kind: Kind) -> Tensor:
 
 
 def check_numbering(data: FederatedData) -> None:
-    """Refuse classes that cannot be meant: counted from 1, or numbers to be predicted that are taken for classes."""
+    """Refuse classes that cannot be meant: counted from 1, or numbers to be predicted that are taken for classes.
+
+    A site of its own may well lack classes.
+    """
+    if data.site is not None:
+        return
     held = [part.y for part in (data.train, data.test, data.validation) if part is not None]
     used = np.unique(torch.cat(held).cpu().numpy())
     if len(used) > 1 and used.tolist() == [*range(1, data.classes)]:
@@ -110,15 +124,25 @@ def check_numbering(data: FederatedData) -> None:
         )
 
 
-def sample_weights(data: FederatedData, class_weights: str | Sequence[float]) -> Tensor:
+def label_totals(data: FederatedData) -> NDArray[np.int64]:
+    """[classes], the training samples of all clients that are here; sums over sites are what `sample_weights` takes."""
+    return np.bincount(data.train.y.cpu().numpy()[data.assignment.indices], minlength=data.classes)
+
+
+def sample_weights(
+    data: FederatedData, class_weights: str | Sequence[float], counts: NDArray[np.int64] | None = None
+) -> Tensor:
     """[training samples], by the class of each.
 
-    Balanced: n / (classes * n_c), with the classes that occur, so that the mean over the samples is 1.
+    Balanced: n / (classes * n_c), with the classes that occur, so that the mean over the samples is 1. On a site,
+    `counts` are the `label_totals` of all sites together.
     """
     y = data.train.y.cpu().numpy()
     weights = np.ones(len(y))
     if class_weights == "balanced":
-        weights = _balanced(np.bincount(y[data.assignment.indices], minlength=data.classes))[y]
+        if counts is None and data.site is not None:
+            raise FedkeelError("loss.class_weights=balanced needs the labels of all sites; pool their label_totals")
+        weights = _balanced(label_totals(data) if counts is None else counts)[y]
     elif class_weights == "balanced-per-client":
         if len(np.unique(data.assignment.indices)) < len(data.assignment.indices):
             raise InputError(

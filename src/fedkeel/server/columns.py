@@ -55,6 +55,7 @@ def merging(order: Order, trips: Trips) -> dict[str, list[Any]]:
         "fresh_version": [None if order.fresh is None else order.fresh.version],
         "asked": trips.asked,
         "merged": trips.merged,
+        "resumed": trips.resumed,
     }
 
 

@@ -15,7 +15,7 @@ from fedkeel.server import events as ev
 from fedkeel.server.books import Books
 from fedkeel.server.clients import AtWork, Dispatch, Landed, Many, Sent, Single
 from fedkeel.server.columns import merging, patch
-from fedkeel.server.gate import Gate
+from fedkeel.server.gate import Gate, Refusal
 from fedkeel.server.ledger import Ledger
 from fedkeel.server.log import Log, divergence
 from fedkeel.server.model import GlobalModel
@@ -73,6 +73,7 @@ class Core(Stateful):
         self._handlers: dict[type, Callable[[Any], list[ev.Command]]] = {
             ev.Wake: self._wake,
             ev.Answered: lambda event: self._dispatch(self.waves.go_on(event.answers)),
+            ev.Unanswered: self._ask_others,
             ev.Asked: self._ask,
             ev.Arrived: self._arrive,
             ev.ArrivedTogether: self._arrive_together,
@@ -84,10 +85,10 @@ class Core(Stateful):
     def on(self, event: ev.Event) -> list[ev.Command]:
         """What an event leads to, to be carried out in this order."""
         if self._taking or self.waves.asked is not None:
-            waits = ev.Delivered if self._taking else ev.Answered
+            waits = (ev.Delivered,) if self._taking else (ev.Answered, ev.Unanswered)
             if not isinstance(event, waits):
                 told = type(event).__name__
-                raise FedkeelError(f"the world must answer with {waits.__name__} before anything else; got {told}")
+                raise FedkeelError(f"the world must answer with {waits[0].__name__} before anything else; got {told}")
         if self.over:
             return []
         self._now = event.time
@@ -130,6 +131,14 @@ class Core(Stateful):
         after = self.pace.after_dispatch(len(orders), step.due, len(self.at_work))
         return [ev.Send(orders, down, step.uploads, self._settings.within), *after]
 
+    def _ask_others(self, event: ev.Unanswered) -> list[ev.Command]:
+        """Some clients were lost in a survey: plan again with the others."""
+        due, step = self.waves.due, self.waves.without(event.clients)
+        if step is not None:
+            return self._dispatch(step)
+        self._waited_in_vain(STARVED)
+        return [*self.pace.after_dispatch(0, due, len(self.at_work))]
+
     # What clients ask for and send.
 
     def _ask(self, event: ev.Asked) -> list[ev.Command]:
@@ -146,6 +155,8 @@ class Core(Stateful):
         jobs, row = self.at_work.get(event.client) or (None, 0)
         expected = None if jobs is None else jobs.claim(row)
         refusal = self.gate.claim(event.client, event.job, event.version, expected, self.model.version)
+        if refusal is None and event.objection:
+            refusal = Refusal("malformed", event.objection)
         order = event.order or (None if jobs is None or refusal is not None else jobs.orders[row])
         over = order is not None and expected is not None and order.job == expected.job
         if over:
@@ -287,6 +298,8 @@ class Core(Stateful):
     def _end_round(self, final: bool = False) -> list[ev.Command]:
         """The result of a round; `final` where time is up in the middle of it."""
         settings, log = self._settings, self.log
+        if settings.persists and not (final or self._count):
+            return self._repeat()
         last = final or self.round >= settings.rounds
         if last and not final:
             self.model.close()
@@ -304,6 +317,11 @@ class Core(Stateful):
         wake = [ev.WakeMe(ev.When.NOW)] if self.pace.in_rounds and not self.over else []
         return [*wake, over]
 
+    def _repeat(self) -> list[ev.Command]:
+        """No update came: the same round begins again."""
+        self._arrived, self._cancelled = [], False
+        return [ev.WakeMe(ev.When.NOW)]
+
     def _time_up(self, event: ev.TimeUp) -> list[ev.Command]:
         """The current model, if it was not reported yet; an unfinished round with a barrier is dropped."""
         if not self.pace.at_once:
@@ -319,7 +337,7 @@ class Core(Stateful):
 
     def _waited_in_vain(self, limit: int) -> None:
         self._in_vain += 1
-        if self._in_vain > limit:
+        if self._in_vain > limit and not self._settings.persists:
             what = "rounds" if self.pace.in_rounds else "jobs"
             raise FedkeelError(
                 f"the server starves: {limit} {what} in a row brought no update, or no device was there, until "

@@ -51,6 +51,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Some clients will not answer a survey; the server asks the others again."""
+
+    time: float
+    clients: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A client asks for a fresh model in the middle of its job."""
 
@@ -80,6 +88,8 @@ class Arrived:
     uploads of a run come with their content, or none does."""
     work: int = 0
     """Samples of the mini-batches behind an upload that the server does not wait for."""
+    objection: str = ""
+    """What the world found wrong with the content, if it is no upload of this run at all."""
 
 
 @dataclass(slots=True)
@@ -143,7 +153,7 @@ class TimeUp:
     time: float
 
 
-Event = Wake | Answered | Asked | Arrived | ArrivedTogether | Delivered | Lost | TimeUp
+Event = Wake | Answered | Unanswered | Asked | Arrived | ArrivedTogether | Delivered | Lost | TimeUp
 
 
 # Commands.
@@ -171,7 +181,7 @@ class WakeMe:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Ask clients something before they train; answered with `Answered`, for all of them."""
+    """Ask clients something before they train; answered with `Answered`, for all of them, or with `Unanswered`."""
 
     orders: Orders
     told: Sequence[Message]

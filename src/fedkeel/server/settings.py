@@ -23,14 +23,14 @@ class ScheduleSettings(Section):
     (`stream`), `per_round` clients every `trigger_seconds` (`periodic`), or always the same number at work
     (`concurrency`). `auto` is the method's own pace."""
     trigger_seconds: Annotated[float, Field(ge=1e-3, le=1e12)] = 10.0
-    """With the pace `periodic`: the virtual seconds between two dispatches (T in FedASMU)."""
+    """With the pace `periodic`: the seconds between two dispatches (T in FedASMU), of virtual time in a simulation."""
     busy_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """With the pace `periodic`: no client gets work while this share of all clients is at work."""
     concurrency: Annotated[int, Field(gt=0, le=1_000_000_000)] | None = None
     """With the pace `concurrency`: the number of clients at work. The default is three times `per_round`, or all
     clients if there are fewer."""
     deadline_seconds: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """In rounds: the virtual seconds after which the server goes on without the clients that are late."""
+    """In rounds: the seconds, virtual in a simulation, after which the server goes on without clients that are late."""
     over_select: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """In rounds: send work to this share more clients than `per_round`, and go on without the slowest ones."""
 

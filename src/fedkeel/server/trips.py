@@ -16,9 +16,11 @@ class Trip(Protocol):
     finished: float
     """When training ended and the upload began."""
     asked: float | None
-    """When it asked for a fresh model and got one."""
+    """When it asked for a fresh model."""
     merged: float | None
     """When it went on with that."""
+    resumed: float | None
+    """When it went on without, as there was none newer."""
 
     @property
     def arrives(self) -> float:
@@ -36,6 +38,7 @@ class Times:
     arrives: float
     asked: float | None
     merged: float | None
+    resumed: float | None = None
 
 
 @dataclass(slots=True)
@@ -48,6 +51,7 @@ class Trips:
     arrives: list[float]
     asked: list[float | None]
     merged: list[float | None]
+    resumed: list[float | None]
 
     @classmethod
     def of(cls, trips: Sequence[Trip]) -> Trips:
@@ -59,6 +63,7 @@ class Trips:
             [trip.arrives for trip in trips],
             [trip.asked for trip in trips],
             [trip.merged for trip in trips],
+            [trip.resumed for trip in trips],
         )
 
     def __add__(self, others: Trips) -> Trips:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +46,9 @@ class JobSettings:
     """Seconds that a job of a round may take."""
     keep_models: bool
     """Whether models are to be tested as they come back."""
+    persists: bool = False
+    """Whether a round without any update is repeated; then the world decides when to give up. Otherwise it counts as a
+    round, and the server gives up after many of them."""
 
 
 @dataclass(eq=False)
@@ -104,11 +107,31 @@ class Waves(Stateful):
         epochs, rate = model.rule.work(settings.epochs, settings.rate(round), progress)
         w = model.state.w
         lr = torch.full((epochs,), rate, dtype=w.dtype, device=w.device)
-        counted = None if draws is None else torch.from_numpy(draws).to(w.device)
-        cohort = Cohort(torch.from_numpy(self._samples[clients][:, None]).to(w.device), lr, counted)
         orders = self._orders(clients, round, epochs, lr)
         check_message(model.rule, "send", orders.received[0])
         self.jobs += len(orders)
+        return self._plan(orders, draws, due)
+
+    @property
+    def due(self) -> int:
+        """How many clients were wanted for the wave that is being asked."""
+        return 0 if self.asked is None else self.asked.due
+
+    def without(self, lost: Sequence[int]) -> Survey | Wave | None:
+        """Plan again for the clients of the wave that is being asked, but for these; None if nobody is left."""
+        wave = self.asked
+        assert wave is not None
+        self.asked = None
+        rows = np.flatnonzero(~np.isin(wave.clients, [*lost]))
+        if not len(rows):
+            return None
+        return self._plan(wave.orders.pick(rows), None if wave.draws is None else wave.draws[rows], wave.due)
+
+    def _plan(self, orders: Orders, draws: NDArray[np.int64] | None, due: int) -> Survey | Wave:
+        """Begin the server rule's plan for these jobs."""
+        model, clients, lr = self._model, orders.client, orders.lr[0]
+        counted = None if draws is None else torch.from_numpy(draws).to(lr.device)
+        cohort = Cohort(torch.from_numpy(self._samples[clients][:, None]).to(lr.device), lr, counted)
         nothing = np.zeros(len(orders), dtype=np.int64)
         asks: Plan | tuple[ServerState, Brief] = model.rule.plan(model.state, cohort)
         plan = asks if isinstance(asks, Generator) else _without_asking(asks)

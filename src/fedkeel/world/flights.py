@@ -38,9 +38,11 @@ class Flight:
     an_epoch: float = 1.0
     """Units per epoch (`units_an_epoch`): its order counts these units, not epochs."""
     asked: float | None = None
-    """When it asked for a fresh model and got one."""
+    """When it asked for a fresh model."""
     merged: float | None = None
     """When it continued with that model."""
+    resumed: float | None = None
+    """When it continued without, as there was none newer."""
     revision: int = 0
     """How often its end was planned again; earlier plans do not count."""
 
@@ -58,6 +60,12 @@ class Flight:
     def asks(self) -> bool:
         """Whether it is still going to ask for a fresh model."""
         return self.order.slot > 0 and self.asked is None
+
+    @property
+    def waited(self) -> float:
+        """Seconds until it had the answer to that."""
+        went_on = self.resumed if self.merged is None else self.merged
+        return 0.0 if went_on is None or self.asked is None else went_on - self.asked
 
     @property
     def slot_time(self) -> float:

@@ -115,9 +115,13 @@ class Flights(Stateful):
             else:  # its end is in the queue
                 flight.revision = 1
 
-    def refresh(self, flight: Flight, seconds: float) -> None:
-        """It has got a fresh model, which took so long to fetch."""
-        flight.asked, flight.merged = self.now, self.now + seconds
+    def go_on(self, flight: Flight, seconds: float) -> None:
+        """It has its answer, which took so long to come: the fresh model in its order, or that there is none."""
+        flight.asked, went_on = self.now, self.now + seconds
+        if flight.order.fresh is None:
+            flight.resumed = went_on
+        else:
+            flight.merged = went_on
         flight.finished += seconds
 
     def interrupt(self, flight: Flight) -> bool:
@@ -126,11 +130,10 @@ class Flights(Stateful):
         Returns False if that changes nothing.
         """
         told = self.now + float(self.fleet.download_seconds(np.array([flight.order.client]), 0)[0])
-        waited = 0.0 if flight.merged is None or flight.asked is None else flight.merged - flight.asked
-        done = flight.done_in(told - flight.began - waited)
+        done = flight.done_in(told - flight.began - flight.waited)
         least = 1 if flight.merged is None else flight.order.slot + 1
         epochs = min(max(least, done), flight.order.epochs)
-        finished = max(told, flight.began + waited + flight.seconds_of(epochs))
+        finished = max(told, flight.began + flight.waited + flight.seconds_of(epochs))
         if flight.pause or finished >= flight.finished:
             return False
         slot = flight.order.slot if flight.order.slot < epochs else 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkeel import streams
 from fedkeel.errors import FedkeelError
 from fedkeel.local.settings import LocalSettings
-from fedkeel.local.work import epochs_in, seen, steps, units_an_epoch
+from fedkeel.local.work import epochs_in, seen, survey_samples, units_an_epoch
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.types import Message
 from fedkeel.server import events as ev
@@ -187,9 +187,7 @@ class Simulated(Stateful):
         survey, fleet, samples = self._rule.survey, self.flights.fleet, self._samples[clients]
         if not self._surveys or survey is None:
             return 0.0
-        batch, _ = steps(samples, 1, self._local)
-        whole = seen(samples, self._local.units, self._local)
-        work = whole if survey.limit is None else samples if survey.whole else np.minimum(batch * survey.limit, whole)
+        work = survey_samples(samples, survey, self._local)
         answers = fleet.upload_seconds(clients, self._answer_bytes)
         return float((self._surveys * fleet.train_seconds(clients, work) + answers).max())
 
@@ -249,8 +247,8 @@ class Simulated(Stateful):
             flight.order = replace(flight.order, slot=0)
         else:
             flight.order = replace(flight.order, fresh=command.fresh)
-            seconds = self.flights.fleet.download_seconds(np.array([command.client]), command.nbytes)
-            self.flights.refresh(flight, float(seconds[0]))
+        seconds = self.flights.fleet.download_seconds(np.array([command.client]), command.nbytes)
+        self.flights.go_on(flight, float(seconds[0]))
         self.flights.plan(flight)
         self.desk.add(flight)
         return []

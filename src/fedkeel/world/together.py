@@ -67,7 +67,7 @@ class Departure:
         """What is sent if they arrive."""
         count = len(self.orders)
         times = self.began.tolist(), self.finished.tolist(), self.arrives.tolist()
-        trips = Trips([self.dispatched] * count, *times, [None] * count, [None] * count)
+        trips = Trips([self.dispatched] * count, *times, [None] * count, [None] * count, [None] * count)
         return Uploads(self.orders, trips, self.upload_bytes.tolist())
 
 
