@@ -1,0 +1,1 @@
+"""Real machines instead of simulated ones: the world behind a transport, and the messages that travel."""
