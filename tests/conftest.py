@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,3 +52,15 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_a_test_end_with_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test has imported from its own folder is forgotten: another test may have a module of the same name."""
+    path, before = sys.path.copy(), set(sys.modules)
+    yield
+    sys.path[:] = path
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(folder):
+            del sys.modules[name]

@@ -7,10 +7,16 @@
 - `commands`: the command line, in this process or in one of its own
 - `damage`: any file with a few bytes damaged
 - `declared`: what rules declare that tests train without a server: anything
+- `deployed`: deployments in this process: a project in a folder, its silos, a server over the loopback
+- `deploying`: deployments with real processes of Flower, with TLS and keys
 - `disk`: a disk that is full
+- `faulty`: faults of links and nodes for deployments over the loopback, and runs that must be over in time
 - `fedasmu`: FedASMU's server and its LSTM in numpy, and jobs and uploads for it
 - `federation`: six unequal clients whose training is written out in numpy; `train` runs fedkeel on them
+- `flower`: Flower's processes on this machine, and silos that answer as a test says
 - `folders`: what a run left in its folder, and runs that are stopped and resumed
+- `greeting`: a deployment that only says hello, for real processes of Flower
+- `links`: faults of the link between a node and the SuperLink: it is cut, slowed, or requests come twice
 - `loopback`: a web server on this machine with files that a test gives it, and a guard against all other hosts
 - `methods`: settings by which every method fits a small federation
 - `mistaken`: losses, metrics and models as users get them wrong
@@ -24,9 +30,14 @@
 - `quadratics`: the training loop on quadratics
 - `report_folders`: run folders written by hand, for figures and reports
 - `repository`: where the repository lies
+- `scene`: the remote world with two sites, whose nodes a test plays
+- `scripted`: a transport on which a test plays the nodes, and a clock that it winds
+- `sites`: sites in threads that pool their statistics in messages, and the same clients told apart in one simulation
 - `studies`: tiny comparisons, run or written by hand
 - `tables`: a table of hospitals, in memory and as a CSV file
+- `tampered`: answers of a site that are not what they should be
 - `tiers`: which cases of a test are in the fast tier
+- `timed`: deployments on a clock that only a test winds, over links and nodes whose seconds it says
 - `workers`: orders for worker processes
 - `world`: a world for tests of the core: clients act when a test says so
 """

@@ -20,6 +20,7 @@ class Trip:
     arrives: float
     asked: float | None = None
     merged: float | None = None
+    resumed: float | None = None
 
 
 @dataclass
