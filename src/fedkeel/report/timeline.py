@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedkeel.errors import InputError, label
 from fedkeel.record.runs import RunRecord
+from fedkeel.record.sites import real
 from fedkeel.report.curves import FORMATS
 from fedkeel.report.save import check_suffix, save
 
@@ -70,6 +71,8 @@ def timeline(run: RunRecord, paths: list[Path], first: float | None = None, last
     figure = Figure(figsize=(13, 1.5 + 0.15 * max(8, len(chosen))), layout="constrained")
     axes = figure.subplots()
     handles = _draw(axes, told, chosen, window)
+    time, who = ("time", "site") if real(run) else ("virtual time", "device")
+    axes.set(xlabel=f"{time} (s)", ylabel=f"{who}, fast to slow")
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     some = "" if len(chosen) == len(working) else f"; {len(chosen)} of {len(working)} devices at work"
     axes.set_title(shorten(run.label, 80) + some, fontsize=10, parse_math=False)
@@ -111,14 +114,15 @@ def spans(run: RunRecord) -> Timeline:
 
 def _arrival(row: dict[str, Any]) -> Iterator[Span]:
     began, finished = row.get("began", row["dispatched"]), row.get("finished", row["arrived"])
-    asked, merged = row.get("asked"), row.get("merged")
+    asked, merged, resumed = (row.get(name) for name in ("asked", "merged", "resumed"))
+    went_on = resumed if merged is None else merged
     yield from _span(row, "download", row["dispatched"], began)
-    if asked is None or merged is None:
+    if asked is None or went_on is None:
         yield from _span(row, "training", began, finished)
     else:
         yield from _span(row, "training", began, asked)
-        yield from _span(row, "waiting for a fresh model", asked, merged)
-        yield from _span(row, "training after the merge", merged, finished)
+        yield from _span(row, "waiting for a fresh model", asked, went_on)
+        yield from _span(row, "training" if merged is None else "training after the merge", went_on, finished)
     yield from _span(row, "upload", finished, row["arrived"])
 
 
@@ -178,7 +182,7 @@ def _draw(axes: Axes, told: Timeline, chosen: list[int], window: tuple[float, fl
         shown = [(time, lane[client]) for client, time in places if client in lane and window[0] <= time <= window[1]]
         if shown:
             handles += axes.plot(*zip(*shown, strict=True), **style)
-    axes.set(xlim=window, ylim=(len(chosen) - 0.5, -0.5), xlabel="virtual time (s)", ylabel="device, fast to slow")
+    axes.set(xlim=window, ylim=(len(chosen) - 0.5, -0.5))
     axes.set_yticks(range(len(chosen)), [str(client) for client in chosen], fontsize=6)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)

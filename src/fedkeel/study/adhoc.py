@@ -17,7 +17,9 @@ from fedkeel.errors import InputError, counted, label
 from fedkeel.record.divergence import divergence
 from fedkeel.record.folder import begun
 from fedkeel.record.measured import canonical
+from fedkeel.record.places import repetition
 from fedkeel.record.runs import RunRecord
+from fedkeel.record.sites import real
 from fedkeel.study.plan import At, Measure, default_at, goal
 from fedkeel.study.results import Listed, Results, results, runs_of
 from fedkeel.study.store import Store, is_comparison
@@ -147,7 +149,7 @@ def _of_runs(records: Sequence[RunRecord]) -> _Group:
     title = listed[0].variant if len(listed) == 1 else f"{len(listed)} runs"
     command = shlex.join(["fedkeel", "report", *(str(record.path) for record in records)])
     if len(listed) == 1:
-        command = shlex.join(["fedkeel", "run", str(records[0].path / "experiment.yaml")])
+        command = repetition(records[0].path)
     return _Group("runs", title, listed, measure, command)
 
 
@@ -182,6 +184,10 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({flow(each[name]) for each in settings if name in each}) > 1]
 
 
+_SIMULATED = ("fleet", "faults")
+"""Settings that say nothing of a run on real machines."""
+
+
 def _variant(record: RunRecord, settings: dict[str, Any], differ: Sequence[str], alone: bool) -> str:
     """A run's name, if all runs of that name have the same settings; or its method and the settings that differ."""
     if alone and (name := _name(record)):
@@ -189,7 +195,10 @@ def _variant(record: RunRecord, settings: dict[str, Any], differ: Sequence[str],
     told = [
         f"{key.removeprefix('algorithm.')}={flow(settings[key])}"
         for key in differ
-        if key in settings and key != "algorithm.name" and not (key in _RULES and settings[key] is None)
+        if key in settings
+        and key != "algorithm.name"
+        and not (key in _RULES and settings[key] is None)
+        and not (real(record) and key.partition(".")[0] in _SIMULATED)
     ]
     return ", ".join([short(_method(record)), *told])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from typing import Any
 
 import fedkeel
+from fedkeel.record.places import resumption
 from fedkeel.report import palette
-from fedkeel.report.page import classes, clients, curves, jobs, labels, settings, tables
+from fedkeel.report.page import classes, clients, curves, jobs, labels, predictions, settings, sites, tables
 from fedkeel.report.page.cells import cells
 from fedkeel.study.results import LEFT, Results
 
@@ -28,6 +28,7 @@ def digest(results: Results) -> dict[str, Any]:
         "seeds": results.seeds,
         "runs": {"all": len(results.outcomes), **states},
         "complete": not any(states[state] for state in LEFT),
+        "clock": sites.clock(results),
         "measure": tables.compared(results),
         "notes": list(results.notes),
         "figures": tables.figures(results),
@@ -41,6 +42,8 @@ def digest(results: Results) -> dict[str, Any]:
         "jobs": jobs.jobs(found),
         "timelines": jobs.timelines(found),
         "faults": jobs.faults(found),
+        "sites": sites.by_site(found),
+        "predictions": predictions.predictions(found),
         "clients": clients.client_values(found, results.metric),
         "named_clients": clients.named_clients(found, results.metric),
         "classes": classes.classes(found, results.metric),
@@ -57,7 +60,7 @@ def _way_on(results: Results) -> str:
     stopped = [run for run in results.outcomes if run.state == "stopped"]
     if stopped and results.planned:
         return results.command
-    return shlex.join(["fedkeel", "run", "--resume", str(stopped[0].folder)]) if len(stopped) == 1 else ""
+    return resumption(stopped[0].folder) if len(stopped) == 1 else ""
 
 
 def _variant(place: int, name: str) -> dict[str, Any]:

@@ -15,7 +15,17 @@ from fedkeel.study.results import Results
 
 STYLES = ("uPlot.min.css", "page.css", "figures.css", "screens.css")
 CHARTS = "uPlot.iife.min.js"
-PROGRAM = ("format.js", "charts.js", "drawings.js", "tables.js", "sections.js", "details.js", "page.js")
+PROGRAM = (
+    "format.js",
+    "charts.js",
+    "drawings.js",
+    "tables.js",
+    "sections.js",
+    "sites.js",
+    "details.js",
+    "prediction.js",
+    "page.js",
+)
 """Parts of one program, in this order."""
 
 _PAGE = """<!doctype html>

@@ -16,6 +16,7 @@ from fedkeel.report.page import arrivals
 from fedkeel.report.page.cells import Cell
 from fedkeel.report.page.compact import number, places
 from fedkeel.report.page.files import Version
+from fedkeel.report.page.sites import names
 from fedkeel.study.results import Outcome
 
 MOST_ROWS, FEWEST_ROWS, ALL_ROWS = 200_000, 10_000, 1_000_000
@@ -46,6 +47,8 @@ def jobs(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             "staleness": arrivals.staleness(told),
             "devices": arrivals.devices(told),
         }
+        if parts["devices"]:
+            parts["devices"]["names"] = names(cell.record, parts["devices"]["clients"])
         known = {name: part for name, part in parts.items() if part}
         found.append({**cell.key, "seed": cell.first.seed, "rows": told.rows, "cut": told.cut, **known})
     return found
@@ -75,6 +78,7 @@ def _timeline(cell: Cell) -> dict[str, Any] | None:
         "seed": cell.first.seed,
         "end": number(end),
         "lanes": lanes,
+        "names": names(cell.record, lanes),
         "of": len(order),
         "spans": [[lane[c], KINDS.index(what), number(a), number(min(b, end))] for c, what, a, b in drawn],
         "lost": [[lane[c], number(at)] for c, at in told.lost if c in lane and at <= end],

@@ -15,9 +15,11 @@ from fedkeel.config.usercode import GIVEN, is_own, short
 from fedkeel.data.files import kinds
 from fedkeel.errors import InputError, label
 from fedkeel.record.schema import LABELS
+from fedkeel.record.sites import real, sites
 from fedkeel.report.page.cells import Cell
 from fedkeel.report.page.compact import number
 from fedkeel.report.page.files import Version
+from fedkeel.report.page.sites import names
 
 MOST_MAPS = 12
 SIZES = ("clients", "least", "median", "most")
@@ -44,8 +46,23 @@ def _map(cell: Cell) -> dict[str, Any]:
     with record.told_if_damaged("experiment.yaml"):
         name, kind = (str(record.experiment[part][key]) for part, key in (("dataset", "name"), ("partition", "kind")))
         dealt = [] if is_own(name) else [short(kind)]  # the user's own data may have been dealt out before
-        title = ", ".join([kinds.short(name.removeprefix(GIVEN)), *dealt, f"seed {int(record.experiment['seed'])}"])
-    return {"title": title, **_read(version)}
+        dealt += [f"seed {int(record.experiment['seed'])}"]
+        title = ", ".join([kinds.short(name.removeprefix(GIVEN)), *([] if real(record) else dealt)])
+    found = _read(version)
+    here = real(record) and "counts" not in found
+    untold = here and record.experiment.get("task", "classification") == "classification"
+    if here:  # the file is of the beginning, and sites may have come later
+        found = found | _sizes([site.samples for site in sites(record) if site.samples])
+    shown = names(record, range(len(found.get("counts", ()))))
+    return {"title": title, "untold": untold, "names": shown, **found}
+
+
+def _sizes(samples: Sequence[int]) -> dict[str, Any]:
+    """Of the sites that have been there."""
+    if not samples:
+        return {}
+    told = (len(samples), min(samples), float(np.median(samples)), max(samples))
+    return {name: number(float(value)) for name, value in zip(SIZES, told, strict=True)}
 
 
 def class_names(folder: Path, count: int) -> list[str]:

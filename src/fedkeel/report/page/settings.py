@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkeel.config import yamltext
 from fedkeel.config.spelling import dotted, flow
-from fedkeel.record.schema import EXPERIMENT
+from fedkeel.record.places import repetition
 from fedkeel.report.page.cells import Cell
 from fedkeel.study.adhoc import ASIDE
 
@@ -82,4 +81,4 @@ def in_full(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _command(cell: Cell) -> str:
     run = cell.first or cell.outcomes[0]
-    return f"fedkeel run {shlex.quote(str(run.folder / EXPERIMENT))}"
+    return repetition(run.folder)

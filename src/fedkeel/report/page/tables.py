@@ -98,6 +98,7 @@ def figures(results: Results) -> dict[str, Any] | None:
         "validation": run.validation,
         "loss": run.loss,
         "others": _others(run),
+        "tested_by": None if last.get("tested_by") is None else len(last["tested_by"]),
         "rounds": last.get("round"),
         "virtual_seconds": run.summary.get("virtual_seconds", last.get("virtual_seconds")),
         "uploads": last.get("updates"),

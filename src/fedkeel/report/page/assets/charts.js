@@ -2,10 +2,15 @@
 
 const AXES = {
   rounds: { name: "Rounds", label: "round", units: COUNTS, whole: true },
-  time: { name: "Virtual time", label: "virtual time", units: TIMES, whole: false },
+  time: { units: TIMES, whole: false },
   uploads: { name: "Uploads", label: "uploads received", units: COUNTS, whole: true },
   bytes: { name: "Data sent", label: "data sent, up and down", units: SIZES, whole: false },
 };
+
+/** How the horizontal axis is called, on its button and below it. */
+function axisNames(at) {
+  return at === "time" ? { name: capital(clock()), label: clock() } : AXES[at];
+}
 
 /** Charts that are on the page now; a group zooms and points together. */
 let charts = [];

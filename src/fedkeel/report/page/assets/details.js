@@ -16,12 +16,17 @@ function labelMap(digest, told, several) {
     .filter((cell) => cell.scene === state.scene)
     .map((cell) => digest.variants[cell.variant].name);
   const whose = several ? `${listed(names)}: ` : "";
-  if (told.why_not) return note(`${whose}The labels of the clients are not available: ${told.why_not}.`);
-  const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples per client, median ${short(told.median, 6)}.`;
-  if (!told.counts) return note(`${whose}${told.title}: ${plural(told.clients, "client")}, ${sizes} The targets are not class labels.`);
+  if (told.why_not) return note(`${whose}The labels of the ${who()}s are not available: ${told.why_not}.`);
+  const sizes = `${short(told.least, 6)} to ${short(told.most, 6)} samples per ${who()}, median ${short(told.median, 6)}.`;
+  if (!told.counts) {
+    const why = told.untold
+      ? "The sites did not tell how many samples of each class they have (tell_labels in deploy.yaml)."
+      : "The targets are not class labels.";
+    return note(`${whose}${told.title}: ${plural(told.clients, who())}, ${sizes} ${why}`);
+  }
   const some =
-    told.clients > told.counts.length ? ` The chart shows the first ${told.counts.length} of ${short(told.clients, 6)} clients.` : "";
-  const sentence = `${sizes} Mean distance between the labels of a client and those of all clients, from 0 to 1: ${fixed(told.distance, 2)}.${some}`;
+    told.clients > told.counts.length ? ` The chart shows the first ${told.counts.length} of ${short(told.clients, 6)} ${who()}s.` : "";
+  const sentence = `${sizes} Mean distance between the labels of a ${who()} and those of all ${who()}s, from 0 to 1: ${fixed(told.distance, 2)}.${some}`;
   const [element, holder] = drawn(`${whose}${told.title}`, sentence);
   element.insertBefore(levels(Math.max(1, ...told.counts.flat())), element.lastChild);
   later(() => drawing(holder, (width) => heatMap(width, told)));
@@ -55,15 +60,21 @@ function devicesSection(digest) {
     variants.length > 1 && h("div", { class: "controls" }, h("label", { for: "run", text: capital(word(digest)) }), select);
   const times = jobs.find((each) => each.variant === chosen),
     lanes = timelines.find((each) => each.variant === chosen);
-  return section("devices", "Devices", control, times && deviceFigure(times), lanes && timelineFigure(digest, lanes));
+  return section(
+    "devices",
+    current.clock === "wall" ? "Times of the sites" : "Devices",
+    control,
+    times && deviceFigure(times),
+    lanes && timelineFigure(digest, lanes),
+  );
 }
 
 function deviceFigure({ devices, seed }) {
   const some =
-    devices.of > devices.clients.length ? ` The chart shows ${devices.clients.length} of ${short(devices.of, 6)} devices.` : "";
+    devices.of > devices.clients.length ? ` The chart shows ${devices.clients.length} of ${short(devices.of, 6)} ${who("device")}s.` : "";
   const [element, holder] = drawn(
     "Mean time per job",
-    `Recorded times of the devices whose uploads arrived, seed ${seed}.${some}`,
+    `Recorded times of the ${who("device")}s whose uploads arrived${current.clock === "wall" ? "" : `, seed ${seed}`}.${some}`,
   );
   element.insertBefore(key(PARTS.filter((part) => devices[part].some((each) => each > 0))), element.lastChild);
   later(() => drawing(holder, (width) => deviceTimes(width, devices)));
@@ -80,7 +91,7 @@ function timelineFigure(digest, told) {
   const also = marks.length ? `; ${marks.join(", ")}` : "";
   const [element, holder] = drawn(
     "Timeline",
-    `The first ${seconds(told.end)} of seed ${told.seed}: one lane per device${some}, from fast to slow${also}.`,
+    `The first ${seconds(told.end)} of ${current.clock === "wall" ? "the run" : `seed ${told.seed}`}: one lane per ${who("device")}${some}, from fast to slow${also}.`,
   );
   element.insertBefore(key(kinds.filter((_, at) => told.spans.some((span) => span[1] === at))), element.lastChild);
   later(() => drawing(holder, (width) => timelineLanes(width, told, kinds)));

@@ -104,8 +104,8 @@ function deviceTimes(width, told) {
   const [divisor, name] = unit(TIMES, most);
   const y = (value) => bottom - ((bottom - top) * value) / most;
   const wide = Math.min(64, (width - left - 2) / totals.length);
-  const bars = told.clients.map((client, at) =>
-    deviceBar(told, client, at, left + at * wide, Math.max(0.5, wide - (wide > 4 ? 1.5 : 0)), y),
+  const bars = told.clients.map((_, at) =>
+    deviceBar(told, at, left + at * wide, Math.max(0.5, wide - (wide > 4 ? 1.5 : 0)), y),
   );
   const grid = ticks(most / divisor, 4).map((value) => [
     s("line", { x1: left, x2: width, y1: y(value * divisor), y2: y(value * divisor), class: "grid" }),
@@ -113,15 +113,15 @@ function deviceTimes(width, told) {
   ]);
   const numbers =
     wide >= 22
-      ? told.clients.map((client, at) =>
-          words(left + (at + 0.5) * wide, bottom + 16, client, { "text-anchor": "middle", class: "tick" }),
+      ? told.clients.map((_, at) =>
+          words(left + (at + 0.5) * wide, bottom + 16, clipped(told.names[at], wide), { "text-anchor": "middle", class: "tick" }),
         )
       : [];
-  const across = words(left, bottom + 33, "device, from the fastest to the slowest", { class: "tick" });
-  return picture(width, bottom + 40, "Mean time per job by device", grid, bars, numbers, across);
+  const across = words(left, bottom + 33, `${who("device")}, from the fastest to the slowest`, { class: "tick" });
+  return picture(width, bottom + 40, `Mean time per job by ${who("device")}`, grid, bars, numbers, across);
 }
 
-function deviceBar(told, client, at, x, width, y) {
+function deviceBar(told, at, x, width, y) {
   let below = 0;
   const rects = PARTS.map((part) => {
     const from = below;
@@ -129,7 +129,7 @@ function deviceBar(told, client, at, x, width, y) {
     return told[part][at] > 0 && s("rect", { x, width, y: y(below), height: y(from) - y(below), class: `do-${part}` });
   });
   const said = PARTS.map((part) => `${part} ${seconds(told[part][at])}`).join(", ");
-  return s("g", null, s("title", { text: `Device ${client}, ${plural(told.jobs[at], "job")}: ${said}` }), rects);
+  return s("g", null, s("title", { text: `${capital(who("device"))} ${told.names[at]}, ${plural(told.jobs[at], "job")}: ${said}` }), rects);
 }
 
 function kindClass(kind) {
@@ -138,16 +138,16 @@ function kindClass(kind) {
 
 /** A lane for each device, and what it did when. */
 function timelineLanes(width, told, kinds) {
-  const left = 34,
+  const left = Math.min(130, Math.max(34, 16 + 6.5 * Math.max(...told.names.map((name) => name.length)))),
     row = width < 500 ? 14 : 17,
     bottom = told.lanes.length * row + 4;
   const [divisor, name] = unit(TIMES, told.end);
   const scale = (time) => left + ((width - left - 8) * time) / told.end;
-  const lanes = told.lanes.map((client, at) =>
-    words(left - 8, at * row + row / 2 + 5, client, { "text-anchor": "end", class: "tick" }),
+  const lanes = told.names.map((name, at) =>
+    words(left - 8, at * row + row / 2 + 5, clipped(name, left - 8), { "text-anchor": "end", class: "tick" }),
   );
   const spans = told.spans.map(([lane, kind, from, to]) => {
-    const said = `Device ${told.lanes[lane]}: ${kinds[kind]}, ${seconds(from)} to ${seconds(to)}`;
+    const said = `${capital(who("device"))} ${told.names[lane]}: ${kinds[kind]}, ${seconds(from)} to ${seconds(to)}`;
     const place = { x: scale(from), y: lane * row + 3, width: Math.max(0.6, scale(to) - scale(from)), height: row - 4 };
     return s("rect", { ...place, class: kindClass(kinds[kind]) }, s("title", { text: said }));
   });
@@ -160,11 +160,11 @@ function timelineLanes(width, told, kinds) {
     (value) => scale(value * divisor),
     values,
     bottom,
-    `virtual time (${name})`,
+    `${clock()} (${name})`,
     width - 4,
     (value) => short(value),
   );
-  return picture(width, bottom + 38, "What devices did when", hatches(), below, lanes, spans, lost, refused);
+  return picture(width, bottom + 38, `What ${who("device")}s did when`, hatches(), below, lanes, spans, lost, refused);
 }
 
 function cross(x, y) {
@@ -218,19 +218,19 @@ function heatMap(width, told) {
   const clients = Array.from(
     { length: columns },
     (_, at) =>
-      at % apart === 0 && words(left + (at + 0.5) * wide, bottom + 16, at, { "text-anchor": "middle", class: "tick" }),
+      at % apart === 0 && words(left + (at + 0.5) * wide, bottom + 16, clipped(told.names[at], apart * wide), { "text-anchor": "middle", class: "tick" }),
   );
   const title = s("title", { text: "" });
   const picked = picture(
     width,
     bottom + 36,
-    "Samples by client and label",
+    `Samples by ${who()} and label`,
     title,
     ground,
     cells,
     labels,
     clients,
-    words(left, bottom + 33, "client (across), label (down)", { class: "tick" }),
+    words(left, bottom + 33, `${who()} (across), label (down)`, { class: "tick" }),
   );
   picked.addEventListener("mousemove", (event) => {
     title.textContent = cellWords(event, picked, told, left, wide, high);
@@ -248,7 +248,7 @@ function cellWords(event, svg, told, left, wide, high) {
   const client = Math.floor((event.clientX - box.left - left) / wide),
     label = Math.floor((event.clientY - box.top) / high);
   const samples = told.counts[client]?.[label];
-  return samples === undefined ? "" : `client ${client}, label ${label}: ${plural(samples, "sample")}`;
+  return samples === undefined ? "" : `${who()} ${told.names[client]}, label ${label}: ${plural(samples, "sample")}`;
 }
 
 /** A mean and its interval as a dot on a line, on the scale from `least` to `most`. */

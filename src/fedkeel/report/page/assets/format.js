@@ -146,6 +146,22 @@ function word(digest) {
   return digest.variants.every((each) => /^[a-z_.]+=/.test(each.name)) ? "setting" : "method";
 }
 
+/** What times are: those of simulated devices, of real machines, or of both. */
+function clock(digest = current) {
+  return { virtual: "virtual time", wall: "wall time", both: "time" }[digest.clock];
+}
+
+/** What a client is called; on real machines, a site. */
+function who(otherwise = "client") {
+  return current.clock === "wall" ? "site" : otherwise;
+}
+
+/** A name that fits into so many pixels. */
+function clipped(name, width) {
+  const most = Math.max(1, Math.floor(width / 6.5));
+  return name.length <= most ? name : `${name.slice(0, Math.max(1, most - 1))}\u2026`;
+}
+
 function listed(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
 }

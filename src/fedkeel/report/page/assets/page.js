@@ -33,9 +33,11 @@ function choose(changes) {
 const SECTIONS = [
   goingOnSection,
   resultSection,
+  sitesSection,
   scenesSection,
   targetSection,
   curvesSection,
+  predictionSection,
   clientsSection,
   classesSection,
   updatesSection,
@@ -108,12 +110,18 @@ function heading(digest) {
     h("h1", { text: digest.title }),
     h("p", { class: "lede", text: parts.join(" · ") }),
     failed,
+    digest.sites.flatMap((each) => each.missing).length > 0 &&
+      h("p", { class: "alarm" }, "Not all sites took part in everything: ", h("a", { href: "#sites", text: "see who" }), "."),
     notes,
   );
 }
 
 function footer(digest) {
-  const times = "Times are virtual: they are those of the simulated devices.";
+  const times = {
+    virtual: "Times are virtual: they are those of the simulated devices.",
+    wall: "Times are those of the server's clock.",
+    both: "Times of simulations are virtual; those of runs on real machines are of the server's clock.",
+  }[digest.clock];
   return h("footer", { text: `Made by fedkeel ${digest.fedkeel}. ${times} Charts are drawn by uPlot (MIT licence).` });
 }
 

@@ -53,19 +53,19 @@ function figureTiles(digest) {
     [
       `Test ${judged.words}${judged.arrow}`,
       judged.told(found.value),
-      digest.runs.failed ? "before it failed" : digest.complete ? "at the end" : "so far",
+      (digest.runs.failed ? "before it failed" : digest.complete ? "at the end" : "so far") + testers(digest),
     ],
     [`Best ${judged.words}`, judged.told(found.best), "of all evaluations"],
     found.validation !== null && [`Validation ${judged.words}`, judged.told(found.validation), ""],
     ...others,
     ["Test loss", compact(found.loss), ""],
     found.clients && [
-      "Worst tenth of clients",
+      `Worst tenth of ${who()}s`,
       judged.told(found.clients.worst_decile, 1),
-      `mean of all clients ${judged.told(found.clients.mean, 1)}${found.estimated ? ", estimated from the common test set" : ""}`,
+      `mean of all ${who()}s ${judged.told(found.clients.mean, 1)}${found.estimated ? ", estimated from the common test set" : ""}`,
     ],
     ["Rounds", count(found.rounds), `${count(found.uploads)} upload${found.uploads === 1 ? "" : "s"}`],
-    ["Virtual time", seconds(found.virtual_seconds), ""],
+    [capital(clock()), seconds(found.virtual_seconds), ""],
     [
       "Data sent",
       bytes(found.bytes_up === null ? null : found.bytes_up + found.bytes_down),
@@ -152,13 +152,13 @@ function curvesSection(digest) {
 }
 
 function curveControls(digest) {
-  const buttons = Object.entries(AXES).map(([at, { name }]) =>
+  const buttons = Object.keys(AXES).map((at) =>
     h("button", {
       type: "button",
       "aria-pressed": String(state.axis === at),
       "data-axis": at,
       onclick: () => choose({ axis: at }),
-      text: name,
+      text: axisNames(at).name,
     }),
   );
   const axes = h("div", { class: "segments", role: "group", "aria-label": "Horizontal axis" }, buttons);
@@ -191,7 +191,8 @@ function curveFigure(digest, found, grid, [column, title, yLabel, factor, format
   const { lines, seeds } = curveLines(digest, found, column);
   if (!lines.length) return;
   const several = lines.some((each) => each.low);
-  const { label, units, whole } = AXES[state.axis];
+  const { units, whole } = AXES[state.axis];
+  const { label } = axisNames(state.axis);
   const limit = digest.measure.limits[state.scene];
   const furthest = Math.max(...lines.map((each) => each.x.at(-1)));
   const marks = {
@@ -248,13 +249,13 @@ function curveSentence(digest, column, several, cut) {
 
 function clientsSection(digest) {
   const found = here(digest.clients);
-  const title = `${titled(metric(digest).words)} by client`;
+  const title = `${titled(metric(digest).words)} by ${who()}`;
   if (!found.length && !digest.complete) return null;
   if (!found.length)
     return section(
       "clients",
       title,
-      note("Not recorded. Set evaluate_clients=true to test the model on each client at the end of a run."),
+      note(`Not recorded. Set evaluate_clients=true to test the model on each ${who()} at the end of a run.`),
     );
   const content = [
     ["value", ""],
@@ -274,9 +275,9 @@ function clientFigure(digest, found, more) {
     ? " These are estimates: each client is tested on rows of the common test set with the same mix of labels as its own."
     : "";
   const [element, holder] = drawn(
-    `${estimated ? "Estimated from the common test set" : "On the test rows of each client"}${more}`,
-    `Number of clients by ${judged.words}, over all seeds.${how} Vertical lines mark the mean of the worst ` +
-      "tenth of clients and the mean of all.",
+    `${estimated ? "Estimated from the common test set" : `On the test rows of each ${who()}`}${more}`,
+    `Number of ${who()}s by ${judged.words}, over all seeds.${how} Vertical lines mark the mean of the worst ` +
+      `tenth of ${who()}s and the mean of all.`,
   );
   const rows = found.map((each) => ({
     variant: digest.variants[each.variant],
@@ -291,9 +292,9 @@ function clientFigure(digest, found, more) {
         step: (found[0].most - found[0].least) / found[0].bars.length,
         from: found[0].least,
         most: found[0].most,
-        label: `${judged.words} of a client${judged.share ? " (%)" : ""}`,
+        label: `${judged.words} of a ${who()}${judged.share ? " (%)" : ""}`,
         format: (v) => (judged.share ? fixed(100 * v, 0) : compact(v, 3)),
-        what: "clients",
+        what: `${who()}s`,
       }),
     ),
   );
@@ -306,7 +307,7 @@ function clientTable(digest) {
   if (!found.length) return null;
   const judged = metric(digest);
   const heads = [
-    { text: "Client" },
+    { text: capital(who()) },
     { text: "Test rows", number: true },
     ...found.map((each) => ({ text: digest.variants[each.variant].name, number: true })),
   ];
@@ -319,8 +320,8 @@ function clientTable(digest) {
       ...found.map((each) => told(value(each, client.name))),
     ],
   }));
-  const some = found[0].all > rows.length ? ` These are the first ${rows.length} of ${found[0].all} clients.` : "";
-  const what = `${titled(judged.words)} of each client, mean over seeds.`;
+  const some = found[0].all > rows.length ? ` These are the first ${rows.length} of ${found[0].all} ${who()}s.` : "";
+  const what = `${titled(judged.words)} of each ${who()}, mean over seeds.`;
   return table({ caption: `${[what, judged.better].filter(Boolean).join(" ")}${some}`, heads, rows });
 }
 

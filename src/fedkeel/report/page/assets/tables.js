@@ -138,7 +138,7 @@ function where(digest) {
   if (limit === null || limit === undefined) return "";
   const words = {
     rounds: `after ${plural(limit, "round")}`,
-    time: `after ${seconds(limit)} of virtual time`,
+    time: `after ${seconds(limit)} of ${clock()}`,
     uploads: `after ${plural(limit, "upload")}`,
     bytes: `after ${bytes(limit)} up and down`,
   };
@@ -168,7 +168,7 @@ function standingNote(digest, lines) {
 function targetTable(digest, lines) {
   const columns = [
     ["rounds_to_target", "Rounds", COUNTS],
-    ["seconds_to_target", "Virtual time", TIMES],
+    ["seconds_to_target", capital(clock()), TIMES],
     ["uploads_to_target", "Uploads", COUNTS],
     ["bytes_to_target", "Data sent", SIZES],
   ];
@@ -286,7 +286,7 @@ function goingOnTable(digest) {
   const heads = [
     { text: "Run" },
     { text: "Round", number: true },
-    { text: "Virtual time", number: true },
+    { text: capital(clock()), number: true },
     { text: `Test ${metric(digest).words}`, number: true },
   ];
   const rows = digest.going_on.map((each) => ({
