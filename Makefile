@@ -6,6 +6,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 PYTEST := $(BIN)/python -m pytest --numprocesses=logical --maxprocesses=8 --dist=worksteal
+KERNELS := $(wildcard src/fedkeel/local/native/kernels/* tests/native/sanitize/*)
 PAGES := $(wildcard *.md docs/*.md docs/*/*.md)
 # Compiled tests are kept: to compile them takes longer than to load them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,12 +29,15 @@ test: native .venv/test
 reproduce-tiny: install
 	rm -rf runs/reproduce/tiny
 	$(BIN)/fedkeel reproduce all --scale tiny --out runs/reproduce/tiny
-# What takes tools beside Python and packages of extras: .ci/run does it after the tests.
+# What takes tools beside Python and packages of extras: .ci/run does it after the tests. Real processes of Flower can miss
+# a time limit on a busy machine, so what failed is tried once more.
 test-extras: sanitize native .venv/extras .venv/browser/node_modules/playwright-core
-	FEDKEEL_BROWSER=require $(PYTEST) -m extras
-# Memory errors, undefined behaviour and data races in the kernels.
-sanitize: | .venv/bin/python
+	FEDKEEL_BROWSER=require $(PYTEST) -m extras || FEDKEEL_BROWSER=require $(PYTEST) -m extras --last-failed
+# Memory errors, undefined behaviour and data races in the kernels; done again only if they have changed.
+sanitize: .venv/sanitized
+.venv/sanitized: $(KERNELS) scripts/sanitize.py scripts/native.py | .venv/bin/python
 	$(BIN)/python scripts/sanitize.py
+	@touch $@
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

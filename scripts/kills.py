@@ -2,12 +2,14 @@
 
 python scripts/kills.py [--kills 200] [--seed 0] [--jobs 2] [--spawn] [--only fedasmu ...]
 python scripts/kills.py --compare [--kills 20] [--seed 0] [--jobs 1] [--spawn]
+python scripts/kills.py --deployed [--kills 50] [--seed 0] [--fast]
 
 Every kill is a test of its own: a run is started, killed at a random moment, and resumed until it is complete; in every
 third test the resumed run is killed as well. The moment is drawn from the time between the first and the last file of a
 whole run; in every tenth test, from all of its time. What is then in the run folder must be what the undisturbed run
 left, byte for byte, times aside, with nothing temporary beside it and no process left.
-With --compare, whole comparisons are killed instead, and their tables are compared.
+With --compare, whole comparisons are killed instead, and their tables are compared. With --deployed, one process of a
+deployment with Flower is killed, or all of it; --fast leaves out Flower's own nodes.
 Runs are forked from a process that has loaded everything, so that kills do not fall upon imports; with --spawn they are
 commands as a user gives them.
 """
@@ -266,11 +268,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--deployed", action="store_true")
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--only", nargs="*", choices=[*CASES], default=[*CASES])
     asked = parser.parse_args()
     start = spawn if asked.spawn else fork
     root = Path(tempfile.mkdtemp(prefix="fedkeel-kills-"))
+    if asked.deployed:
+        from kill_deployments import deployed
+
+        came_out = deployed(asked.kills or 50, asked.seed, asked.fast, root)
+        if came_out:
+            shutil.rmtree(root)
+        return int(not came_out)
     if asked.compare:
         from kill_comparisons import comparison
 

@@ -1,5 +1,6 @@
 """Runs that are killed and resumed come out as if nothing had happened: real processes, real SIGKILLs."""
 
+import importlib
 import runpy
 from pathlib import Path
 from typing import Any
@@ -35,3 +36,20 @@ def test_killed_runs_come_out_as_if_they_had_not_been(
     for number in range(case, KILLS, len(CASES)):
         where, wrong = SCRIPT["one_kill"](whole, number, 0, fork)
         assert not wrong, f"kill {number}, {where}: {wrong}"
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+@pytest.mark.parametrize(
+    ("method", "kind"), [("scaffold", "node"), ("scaffold", "serverapp"), ("fedasmu", "everything")]
+)
+def test_killed_deployments_are_completed(
+    method: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr")
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    script: Any = importlib.import_module("kill_deployments")
+    whole = script.supposed(method, tmp_path, fast=True)
+    killed = script.one_kill(whole, 0, 0, kind, busy=kind == "node")
+    assert not killed.wrong, f"{kind} of {method}, {killed.stage}: {killed.wrong}"

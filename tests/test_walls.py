@@ -29,7 +29,7 @@ MAY: dict[str, set[str]] = {
     "task": LEAVES,
     "local": LEAVES | {"params", "data", "methods", "wire", "task"},
     "server": LEAVES | {"params", "methods", "wire", "record.rows"},
-    "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows"},
+    "world": LEAVES | {"params", "data", "methods", "wire", "local", "server", "record.rows", "runner.stopping"},
     "record": LEAVES | {"config", "task"},
     "study": {"*"},
     "sinks": LEAVES | {"record", "runner", "config"},
@@ -37,6 +37,7 @@ MAY: dict[str, set[str]] = {
     "config": {"errors", "data", "models", "methods", "wire", "task", "local.settings", "record.settings"}
     | {"server.settings", "world.faults", "world.fleet.settings"},
     "runner": {"*"},
+    "deploy": {"*"},
     "api": {"*"},
     "__init__": {"*"},
     "__main__": {"cli"},
@@ -93,6 +94,25 @@ def test_studies_know_no_reports() -> None:
     assert [
         name(p) for p in modules() if name(p).startswith("study") for w in imported(p) if w.startswith("report")
     ] == []
+
+
+def test_only_one_folder_knows_flower() -> None:
+    found = {
+        name(path)
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for each in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        )
+        if each.split(".")[0] == "flwr"
+    }  # fmt: skip
+    assert all(module.startswith("world.flower.") for module in found)
+
+
+def test_nothing_but_the_command_line_knows_deployments() -> None:
+    others = [path for path in modules() if not name(path).startswith(("cli", "deploy"))]
+    assert [name(path) for path in others for what in imported(path) if what.startswith("deploy")] == []
 
 
 def test_few_files_stand_beside_the_folders() -> None:

@@ -27,7 +27,10 @@ def imported(*arguments: str, cwd: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["", "new", "run", "data", "fleet", "plot", "list", "show", *STUDIES])
+@pytest.mark.parametrize(
+    "command",
+    ["", "new", "run", "data", "fleet", "deploy", "deploy local", "node run", "plot", "list", "show", *STUDIES],
+)
 def test_help_needs_nothing(command: str, tmp_path: Path) -> None:
     assert imported(*command.split(), "--help", cwd=tmp_path) == []
 

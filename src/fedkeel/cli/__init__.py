@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 import fedkeel
-from fedkeel.cli import compare, data, doctor, fleet, new, plot, report, reproduce, run, show, sweep, watch
+from fedkeel.cli import (
+    compare,
+    data,
+    deploy,
+    doctor,
+    fleet,
+    new,
+    node,
+    plot,
+    report,
+    reproduce,
+    run,
+    show,
+    sweep,
+    watch,
+)
 from fedkeel.cli.exits import guarded
 
 app = typer.Typer(
@@ -23,7 +38,13 @@ app = typer.Typer(
 )
 for _module in (run, compare, sweep, report, watch, reproduce, show, plot, doctor):
     app.registered_commands += _module.app.registered_commands
-for _name, _group in (("data", data.app), ("fleet", fleet.app), ("new", new.app)):
+for _name, _group in (
+    ("data", data.app),
+    ("fleet", fleet.app),
+    ("new", new.app),
+    ("deploy", deploy.app),
+    ("node", node.app),
+):
     app.add_typer(_group, name=_name)
 
 

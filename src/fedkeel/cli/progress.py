@@ -117,7 +117,7 @@ class Screen(Sink):
         """The training begins: a bar takes the place of the spinner."""
         self._now = ""
         self._pace.begin(start)
-        self._score = _score(start.history[-1]) if start.history else []
+        self._score = score(start.history[-1]) if start.history else []
         self._open.close()
         self._status = None
         stderr = sys.stderr.isatty()  # a log of warnings stays one
@@ -127,7 +127,7 @@ class Screen(Sink):
         """Only take the numbers: they are drawn twice a second."""
         self._pace.take(end)
         if end.evaluation is not None:
-            self._score = _score(end.evaluation)
+            self._score = score(end.evaluation)
 
     def finish(self, _: Mapping[str, Any]) -> None:
         """The last step is over."""
@@ -160,7 +160,7 @@ class Lines(Sink):
         self._pace.take(end)
         if end.evaluation is None or (end.round % self._stride and end.round != self._pace.rounds):
             return
-        words = [f"round {end.round}/{self._pace.rounds}", *_score(end.evaluation)]
+        words = [f"round {end.round}/{self._pace.rounds}", *score(end.evaluation)]
         if end.train_loss is not None:
             words.append(f"train loss {_loss(end.train_loss)}")
         try:
@@ -169,7 +169,8 @@ class Lines(Sink):
             console.quiet = True
 
 
-def _score(evaluation: Evaluation) -> list[str]:
+def score(evaluation: Evaluation) -> list[str]:
+    """The first metric and the loss, each with its label."""
     metric = known(next(iter(evaluation.metrics)))
     return [f"{metric.words} {metric.told(evaluation.first)}", f"loss {_loss(evaluation.loss)}"]
 
