@@ -33,7 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def project(folder: Path, **settings: Any) -> Path:
-    deploy = {"wait_for": 1, "retries": 1, "absent_seconds": 1}
+    deploy = {"retries": 1, "absent_seconds": 1}
     app = deployed.project(folder, 2, deploy, **{"partition": "iid", "rounds": 4, "algorithm": "scaffold", **settings})
     (app / "data.py").write_text(LOAD)
     return app

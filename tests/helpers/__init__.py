@@ -37,7 +37,7 @@
 - `tables`: a table of hospitals, in memory and as a CSV file
 - `tampered`: answers of a site that are not what they should be
 - `tiers`: which cases of a test are in the fast tier
-- `timed`: deployments on a clock that only a test winds, over links and nodes whose seconds it says
+- `timed`: deployments on a clock that a test winds, or that stands still while a node is at work
 - `workers`: orders for worker processes
 - `world`: a world for tests of the core: clients act when a test says so
 """

@@ -1,16 +1,24 @@
-"""Deployments on a clock that only a test winds: messages and work take as long as it says, and nobody waits for it."""
+"""Deployments on a clock of their own, so that no test depends on how busy the machine is.
+
+`wound` is for `Timed`, whose messages and work take as long as a test says. `idle` is for the loopback: its clock
+stands still while a node is at work, so only what never comes is late.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fedkeel.deploy import deployment, serving
+from fedkeel.world.remote import loopback
 from fedkeel.world.remote.loopback import Handler
 from fedkeel.world.remote.message import Message
 from fedkeel.world.remote.remote import Remote
@@ -24,7 +32,43 @@ Work = Callable[[int, Message, Message], float]
 
 def wound(patch: pytest.MonkeyPatch) -> Clock:
     """The clock by which deployments go from now on."""
-    clock = Clock()
+    return _followed(Clock(), patch)
+
+
+def idle(patch: pytest.MonkeyPatch) -> Clock:
+    """The same for the loopback, whose nodes work in threads."""
+    clock, at_work = _Idle(), threading.Lock()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *args: Any, **more: Any) -> Future[Any]:
+            with at_work:
+                clock.at_work += 1
+            future = super().submit(*args, **more)
+            future.add_done_callback(self._ended)
+            return future
+
+        def _ended(self, _: Future[Any]) -> None:
+            with at_work:
+                clock.at_work -= 1
+
+    patch.setattr(loopback, "ThreadPoolExecutor", Pool)
+    patch.setattr(loopback, "monotonic", clock)
+    return _followed(clock, patch)
+
+
+class _Idle(Clock):
+    """Stands still while somebody is at work."""
+
+    at_work = 0
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(0.001)
+        if not self.at_work:
+            super().sleep(seconds)
+
+
+def _followed(clock: Clock, patch: pytest.MonkeyPatch) -> Clock:
+    """Let deployments go by it."""
     patch.setattr(deployment, "Remote", partial(Remote, clock=clock, sleep=clock.sleep))
     patch.setattr(serving, "Roster", partial(Roster, clock=clock))
     patch.setattr(serving, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep, time_ns=time.time_ns))
