@@ -110,7 +110,7 @@ class Node:
     def __init__(self, supervisor: Supervisor, site: NodeOptions, socket: Path) -> None:
         """`socket` is where they meet, in a private folder; its path must be short."""
         self._supervisor, self._site, self._socket = supervisor, site, socket
-        self._env = programs.environment(site.folder / "flower")
+        self._env = programs.environment(site.folder / "flower", tasks=0.1)  # each message is a task
         self._reach, self._starts = Reach(site.name, site.superlink), 0
         self.node: Process | None = None
 

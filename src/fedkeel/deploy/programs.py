@@ -31,8 +31,11 @@ def program(name: str) -> str:
     return found
 
 
-def environment(home: Path) -> dict[str, str]:
-    """For all programs of a deployment: Flower's files in a folder of their own, nothing reported to anybody."""
+def environment(home: Path, tasks: float = 1.0) -> dict[str, str]:
+    """For all programs of a deployment: Flower's files in a folder of their own, nothing reported to anybody.
+
+    `tasks` are the seconds between two looks of a SuperExec for tasks.
+    """
     own = dict(os.environ)
     folders = own.get("PYTHONPATH", "").split(os.pathsep)
     local = [each for each in own.get("NO_PROXY", own.get("no_proxy", "")).split(",") if each]
@@ -41,7 +44,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(tasks),
         "NO_PROXY": beyond,
         "no_proxy": beyond,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.defpath)]),

@@ -29,6 +29,7 @@ class FakeFleet:
     def __init__(self) -> None:
         self.messages: list[RecordDict] = []
         self.answers: dict[str, bytes] = {}
+        self.confirmed: list[str] = []
         self.activations = self.heartbeats = self.received = self.pushes = 0
         self.closed = False
         self.at_activation: list[Exception] = []
@@ -64,6 +65,9 @@ class FakeFleet:
         if "gone" in message.content:
             raise GoneError("gone")
         return message
+
+    def confirm(self, header: Header) -> None:
+        self.confirmed.append(header.id)
 
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         self.pushes += 1
@@ -111,6 +115,7 @@ def test_a_message_goes_to_the_silo_and_back(fleet: FakeFleet, node: FleetNode) 
     fleet.messages = [parcel.packed(b"one"), parcel.packed(b"two")]
     begin(node)
     until(lambda: fleet.answers == {"m0": b"answer to one", "m1": b"answer to two"}, 10)
+    until(lambda: sorted(fleet.confirmed) == ["m0", "m1"], 10)
     assert fleet.activations == 1
 
 
@@ -189,7 +194,7 @@ def test_a_node_that_is_not_known_any_more_begins_anew(fleet: FakeFleet, node: F
 
 def test_a_node_that_is_refused_for_long_gives_up(fleet: Any, silo: Silo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleetnode, "_LONGEST", 0.01)
-    monkeypatch.setattr(fleetnode, "_REFUSED", 0.2)
+    monkeypatch.setattr(fleetnode, "_AT_FIRST", 0.2)
     fleet.at_activation = [RefusedError("not you")] * 10_000
     with pytest.raises(RefusedError, match="not you"):
         FleetNode(fleet, silo.path).run()
@@ -253,7 +258,7 @@ def test_mistakes_are_told(arguments: list[str], words: str, caplog: pytest.LogC
     assert words in caplog.text
 
 
-@pytest.mark.parametrize(("took", "pause"), [(0.001, 0.1), (0.3, 1.2), (5.0, 2.0)])
+@pytest.mark.parametrize(("took", "pause"), [(0.001, 0.1), (0.3, 0.6), (5.0, 2.0)])
 def test_a_busy_superlink_is_asked_less_often(
     took: float, pause: float, fleet: Any, silo: Silo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,15 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedkeel.errors import StoppedError
 from fedkeel.world.flower import fleetapi, parcel
 from fedkeel.world.flower.failures import RefusedError
 from fedkeel.world.flower.grid import GridTransport
+from fedkeel.world.remote.envelope import EnvelopeError
 from fedkeel.world.remote.transport import Reply, Transport
 from tests.helpers.flower import until
 
@@ -103,7 +105,23 @@ def test_an_answer_finds_its_message() -> None:
     assert len(grid.asked) == asked
 
 
-def test_the_bytes_are_one_array_that_flower_divides() -> None:
+def test_a_short_message_is_one_record() -> None:
+    """So it has three parts, each of which is a call: the message, its records, and this one."""
+    body = bytes(range(256)) * 100
+    content = parcel.packed(body)
+    assert len(get_all_nested_objects(content)) == 2
+    assert parcel.unpacked(content) == body
+
+
+@pytest.mark.parametrize(
+    "record", [ConfigRecord({"fedkeel": "text"}), ConfigRecord({"other": b"x"}), ArrayRecord({}), MetricRecord({})]
+)
+def test_what_others_made_is_refused(record: ConfigRecord | ArrayRecord | MetricRecord) -> None:
+    with pytest.raises(EnvelopeError, match="no message of fedkeel"):
+        parcel.unpacked(RecordDict({"fedkeel": record}))
+
+
+def test_the_bytes_of_a_long_one_are_an_array_that_flower_divides() -> None:
     content = parcel.packed(bytes(12_000_000))
     (record,) = content.array_records.values()
     (array,) = record.values()

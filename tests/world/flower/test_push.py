@@ -113,6 +113,7 @@ class SuperLink:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts, so that there are some of a message that is small itself."""
+    monkeypatch.setattr(parcel, "SHORT", 100)
     monkeypatch.setattr("flwr.app.message.array.FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", PART)
 
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
@@ -230,6 +230,15 @@ def test_one_chunk_that_many_arrays_name_counts_for_each(superlink: Answering, t
     (reply,) = gathered(transport)
     assert reply.body is None
     assert "41,943" in reply.error
+
+
+def test_only_bytes_may_be_long(superlink: Answering, transport: GridTransport) -> None:
+    """What else Flower can send may take many times as much memory as on the wire, such as lists of numbers."""
+    transport.most = 10_000_000
+    superlink.answer("a", RecordDict({parcel.NAME: ConfigRecord({parcel.NAME: "x" * 2_000_000})}))
+    (reply,) = gathered(transport)
+    assert (reply.body, reply.too_large) == (None, True)
+    assert reply.error.endswith("bytes; at most 1,000,000 are allowed")
 
 
 def test_nonsense_does_not_stop_the_server(superlink: Answering, transport: GridTransport) -> None:

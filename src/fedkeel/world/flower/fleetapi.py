@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import cast
 
-from fedkeel.errors import FedkeelError, InputError, StoppedError, words
+from fedkeel.errors import InputError, StoppedError, words
 from fedkeel.world.flower.failures import HINTS, GoneError, RefusedError, TooLargeError
 from fedkeel.world.flower.link import Link
+from fedkeel.world.flower.parcel import SHORT
 from fedkeel.world.remote.envelope import over
 
 PINNED = "1.41.0"
@@ -150,6 +151,9 @@ def _fetched(
         contents[number] = got.object_content
         size += len(got.object_content)
         _allow(size - _AROUND, most)
+    for content in contents.values() if most is not None else ():  # only chunks may be long: bytes stay as they are
+        if get_object_head_values_from_object_content(content)[0] != "ArrayChunk":
+            _allow(len(content) - _AROUND, SHORT)
     _allow(sum(_expanded(each, contents) for each in contents.values()), most)
     message = inflate_object_from_contents(header.id, contents)
     assert isinstance(message, Message)
@@ -222,11 +226,13 @@ class Fleet:
         def pull(number: str) -> PullObjectResponse:
             return self._client.PullObject(PullObjectRequest(node=self._node, run_id=header.run, object_id=number))
 
-        message = _fetched(header, pull, None, stop)
-        with suppress(ConnectionError, RefusedError), translated():  # the SuperLink only keeps it longer
+        return _fetched(header, pull, None, stop)
+
+    def confirm(self, header: Header) -> None:
+        """The SuperLink may drop the content of a message."""
+        with suppress(Exception):  # it only keeps it longer
             done = ConfirmMessageReceivedRequest(node=self._node, run_id=header.run, message_object_id=header.id)
             self._client.ConfirmMessageReceived(done)
-        return message
 
     def push(self, reply: Message, seconds: float, again: bool = False) -> None:
         """Send an answer that took so long; `again` if it was tried before, and may have been cut off halfway."""
@@ -328,15 +334,18 @@ class RuntimeLine:
             return _fetched(header, pull, most, stop)
         finally:
             self._most.bytes = None
-            with suppress(ConnectionError, FedkeelError), translated():  # the SuperLink only keeps it longer
-                self._confirm(run, header.id)
+
+    def confirm(self, header: Header) -> None:
+        """The SuperLink may drop the content of an answer."""
+        with suppress(Exception):  # it only keeps it longer
+            self._confirm(header.run, header.id)
 
     def _before_it_is_read(self, response: httpx.Response) -> None:
         """A part of an answer may be too large by itself."""
         _allow(int(response.headers.get("content-length", 0)) - _AROUND, getattr(self._most, "bytes", None))
 
     def _confirm(self, run: int, message: str) -> None:
-        """The SuperLink may drop the content of a message."""
+        """Have the content of a message dropped."""
         done = ConfirmMessageReceivedRequest(node=self.grid.node, run_id=run, message_object_id=message)
         self._client.ConfirmMessageReceived(done)
 

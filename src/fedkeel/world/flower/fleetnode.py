@@ -37,7 +37,7 @@ _PATIENCE = 5.0
 """Seconds of failures before anything is told of them."""
 _SPURIOUS = 3
 """So many calls in a row must be refused before a node begins anew: a busy SuperLink refuses late ones."""
-_SHARE, _RARELY = 4.0, 2.0
+_SHARE, _RARELY = 2.0, 2.0
 """A look for messages is followed by a pause of so many times its own length, but of no more seconds than that: a busy
 SuperLink has better things to do."""
 _PUSHES = 40
@@ -124,6 +124,7 @@ class FleetNode:
         except Exception as error:  # whatever comes, the node goes on
             _LOG.warning("a message was lost: %s: %s", type(error).__name__, error)
             return
+        threading.Thread(target=self._fleet.confirm, args=(header,), daemon=True).start()  # nobody waits for it
         try:
             body = siloline.ask(self._silo, parcel.unpacked(message.content), seconds=header.ends - time.time())
         except (EnvelopeError, ValueError) as error:

@@ -86,15 +86,15 @@ class GridTransport:
             return
         with fleetapi.translated():
             headers = [each for each in self._line.answered(asked) if each.answers in asked]
-        threads = []
+        there = []
         for header in headers:
             stop = self._fetching[header.answers] = threading.Event()
-            threads.append(threading.Thread(target=self._fetch, args=(header, stop), daemon=True))
-            threads[-1].start()
-        for thread in threads:
-            thread.join(_SOON / len(threads))
+            there.append(threading.Event())
+            threading.Thread(target=self._fetch, args=(header, stop, there[-1]), daemon=True).start()
+        for each in there:
+            each.wait(_SOON / len(there))
 
-    def _fetch(self, header: Any, stop: threading.Event) -> None:
+    def _fetch(self, header: Any, stop: threading.Event, there: threading.Event) -> None:
         name = header.answers
         node = self._awaited.get(name, 0)
         try:
@@ -104,6 +104,8 @@ class GridTransport:
         except Exception as error:  # whatever a node sends, the server goes on
             reply = Reply(name, node, None, f"it cannot be read ({type(error).__name__}: {words(error)})")
         self._came.put(reply)
+        there.set()
+        self._line.confirm(header)
 
     def _reply(self, name: str, node: int, message: Message) -> Reply:
         if message.has_error():
@@ -147,6 +149,8 @@ class _Line(Protocol):
 
     def fetch(self, header: Any, most: int | None, stop: threading.Event) -> Message: ...
 
+    def confirm(self, header: Any) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -172,6 +176,9 @@ class _PlainLine:
 
     def fetch(self, header: _Whole, most: int | None, stop: threading.Event) -> Message:
         return header.message
+
+    def confirm(self, header: _Whole) -> None:
+        pass
 
     def close(self) -> None:
         pass
