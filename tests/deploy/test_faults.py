@@ -15,8 +15,7 @@ from fedkeel.world.remote import roster
 from fedkeel.world.remote.loopback import Handler, Loopback
 from fedkeel.world.remote.transport import Reply
 from tests.helpers import deployed, faulty, timed
-from tests.helpers.faulty import METHODS, SYNCHRONOUS, Losing, Unreachable, kind
-from tests.helpers.tiers import slow_but
+from tests.helpers.faulty import SYNCHRONOUS, Losing, Unreachable, kind
 
 NAMES = ("round", "accuracy", "loss", "train_loss", "updates")
 
@@ -58,8 +57,14 @@ def expected_rows(app: Path) -> tuple[Any, list[list[Any]]]:
     return expected, [[row[name] for name in NAMES] for row in expected.history]
 
 
-@pytest.mark.parametrize("method", slow_but(SYNCHRONOUS, "scaffold"))
-@pytest.mark.parametrize("fault", slow_but(MENDED, "shuffled"))
+@pytest.mark.parametrize(
+    ("fault", "method"),
+    [
+        pytest.param(fault, method, marks=() if (fault, method) == ("shuffled", "scaffold") else pytest.mark.slow)
+        for method in SYNCHRONOUS
+        for fault in (MENDED if method == "scaffold" else ("shuffled", "restarted"))
+    ],
+)
 def test_faults_that_lose_no_work_change_nothing(fault: str, method: str, tmp_path: Path) -> None:
     app = faulty.project(tmp_path / "app", method)
     with deployed.own_modules(app):
@@ -73,8 +78,10 @@ def test_faults_that_lose_no_work_change_nothing(fault: str, method: str, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in SYNCHRONOUS])
-@pytest.mark.parametrize("fault", MENDED)
+@pytest.mark.parametrize(
+    ("fault", "method"),
+    [*((fault, "fedasmu") for fault in MENDED), *((fault, "fedbuff") for fault in ("shuffled", "restarted"))],
+)
 def test_asynchronous_runs_complete_in_spite_of_faults(fault: str, method: str, tmp_path: Path) -> None:
     if (fault, method) == ("restarted", "fedasmu"):
         pytest.skip("no job would survive until its second message")

@@ -23,12 +23,12 @@ def garbage():
     made.itself, made.tensor = made, torch.zeros(3, requires_grad=True) * 2
 
 def seed():
-    for number in range(150_000):
+    for number in range(60_000):
         garbage()
         generators.seed(number)
 
 def restore():
-    for _ in range(150_000):
+    for _ in range(60_000):
         garbage()
         with generators.restored():
             pass

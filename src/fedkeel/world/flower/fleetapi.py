@@ -107,7 +107,8 @@ def translated() -> Iterator[None]:
         told = words(error) or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in told:
             raise RefusedError(f"the SuperLink is not trusted: {told}; check --ca and the server's name") from None
-        hint = "; it may want TLS: see --ca and --key" if isinstance(error, httpx.RemoteProtocolError) else ""
+        cut = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        hint = "; it may want TLS: see --ca and --key" if cut else ""
         raise ConnectionError(f"the SuperLink cannot be reached: {told}{hint}") from None
 
 
