@@ -258,17 +258,22 @@ def test_mistakes_are_told(arguments: list[str], words: str, caplog: pytest.LogC
     assert words in caplog.text
 
 
-@pytest.mark.parametrize(("took", "pause"), [(0.001, 0.1), (0.3, 0.6), (5.0, 2.0)])
-def test_a_busy_superlink_is_asked_less_often(
-    took: float, pause: float, fleet: Any, silo: Silo, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("took", "idle", "pause"),
+    [(0.001, 0, 0.1), (0.3, 0, 0.6), (5.0, 0, 2.0), (0.0, 10, 0.2), (0.0, 600, 1.0), (0.3, 10, 0.6)],
+)
+def test_a_busy_superlink_is_asked_less_often_and_so_is_one_that_has_had_nothing_for_long(
+    took: float, idle: float, pause: float, fleet: Any, silo: Silo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, now, waited = FleetNode(fleet, silo.path), [0.0], []
+    now, waited = [0.0], list[float]()
 
     def receive() -> None:
         now[0] += took
 
     monkeypatch.setattr(fleet, "receive", receive)
     monkeypatch.setattr(fleetnode.time, "monotonic", lambda: now[0])
+    node = FleetNode(fleet, silo.path)
     monkeypatch.setattr(node.stop, "wait", waited.append)
+    now[0] = idle
     node._once()
     assert waited == [pytest.approx(pause)]

@@ -40,6 +40,9 @@ _SPURIOUS = 3
 _SHARE, _RARELY = 2.0, 2.0
 """A look for messages is followed by a pause of so many times its own length, but of no more seconds than that: a busy
 SuperLink has better things to do."""
+_IDLE, _SELDOM = 0.02, 1.0
+"""The pause is also this share of the time since the last message, but of no more seconds than that: where jobs take
+minutes, a second does not matter, and one SuperLink answers all nodes."""
 _PUSHES = 40
 """How often an answer is sent."""
 
@@ -56,6 +59,8 @@ class FleetNode:
         """Since when."""
         self._told = False
         self._refused: float | None = None
+        self._last = time.monotonic()
+        """When a message came."""
 
     def run(self) -> None:
         """Until `stop` is set; raises RefusedError if the SuperLink does not want this node."""
@@ -84,9 +89,11 @@ class FleetNode:
             if self._told:
                 _LOG.info("the SuperLink answers again")
             self._failures, self._told, self._refused = 0, False, None
+            idle = time.monotonic() - self._last
             if header is None:
-                self.stop.wait(max(self._poll, min(_SHARE * took, _RARELY)))
+                self.stop.wait(max(self._poll, min(_SHARE * took, _RARELY), min(_IDLE * idle, _SELDOM)))
             else:
+                self._last = time.monotonic()
                 threading.Thread(target=self._handle, args=(header,), daemon=True).start()
 
     def _on_refusal(self, error: RefusedError) -> None:
