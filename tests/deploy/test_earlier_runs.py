@@ -32,7 +32,7 @@ class Flower:
         self.fail: list[str] = []
         """Commands that fail next; `run` has done its work then."""
         self.keys: dict[str, int] = {}
-        self.lists = True
+        self.refuses = False
 
     def start(self, command: Command, *_: Any) -> Any:
         self.said.append(f"start {command.name}")
@@ -64,8 +64,7 @@ class Flower:
 
     def _called(self, what: str, *more: str) -> Called:
         if what == "-m":
-            known = {path: self.keys[path] for path in more if path in self.keys} if self.lists else {}
-            return Called(0, json.dumps(known))
+            return self._register(*more)
         self.said.append(f"flwr {what}")
         answer = getattr(self, f"_{what}")(*more)
         if what in self.fail:
@@ -87,11 +86,12 @@ class Flower:
         self.runs[run], self.ending = "finished:stopped", 3
         return ""
 
-    def _supernode(self, _: str, public: str, *__: str) -> Called:
-        if public in self.keys:
-            return Called(1, "Error: The provided public key is already in use")
-        self.keys[public] = 100 + len(self.keys)
-        return Called(0, f"SuperNode {self.keys[public]} registered successfully.")
+    def _register(self, *words: str) -> Called:
+        publics = [each for each in words if each.endswith(".pub")]
+        if self.refuses:
+            return Called(1, "a warning\nthe SuperLink refuses: Public key invalid")
+        known = {path: self.keys.setdefault(path, 100 + len(self.keys)) for path in publics}
+        return Called(0, f"a warning\n{json.dumps(known)}\n")
 
 
 @pytest.fixture
@@ -151,7 +151,13 @@ def test_keys_that_were_registered_before_have_their_nodes(flower: Flower) -> No
     assert Beside(flower.out).nodes() == {"north": 7, "south": 101}
 
 
-def test_a_key_without_a_node_is_refused(flower: Flower) -> None:
-    flower.keys, flower.lists = {str(KEYS["north"]): 7}, False
-    with pytest.raises(FedkeelError, match="does not tell which nodes have the keys of north"):
+def test_keys_that_flower_refuses_end_the_command(flower: Flower) -> None:
+    flower.refuses = True
+    with pytest.raises(FedkeelError, match=r"does not take the keys of the sites \(.*Public key invalid\)"):
         made(flower).admit(KEYS)
+    assert Beside(flower.out).nodes() == {}
+
+
+def test_without_keys_nothing_is_asked(flower: Flower) -> None:
+    flower.refuses = True
+    made(flower).admit({})

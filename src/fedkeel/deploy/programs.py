@@ -104,14 +104,9 @@ class Link:
         return f"[superlink]\n[superlink.{CONNECTION}]\naddress = {json.dumps(self.near)}\n{known}\n"
 
 
-def register(public: Path) -> tuple[str, ...]:
-    """Let a site take part."""
-    return (program("flwr"), "supernode", "register", str(public), CONNECTION)
-
-
-def registered(link: Link, publics: Iterable[Path]) -> tuple[str, ...]:
-    """Ask which nodes have these keys."""
-    own = (sys.executable, "-m", "fedkeel.world.flower.registered", "--superlink", link.near)
+def register(link: Link, publics: Iterable[Path]) -> tuple[str, ...]:
+    """Let the sites with these keys take part."""
+    own = (sys.executable, "-m", "fedkeel.world.flower.registration", "--superlink", link.near)
     return (*own, *link.trust, *map(str, publics))
 
 

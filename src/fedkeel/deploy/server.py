@@ -7,7 +7,6 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from fedkeel.deploy.programs import SERVERAPP, Link
 from fedkeel.deploy.settings import DeploySettings
 from fedkeel.deploy.supervisor import POLL, EndedError, Supervisor
 from fedkeel.deploy.verdict import Verdict, verdict
-from fedkeel.errors import FedkeelError, InputError, counted, one_of
+from fedkeel.errors import FedkeelError, InputError, counted
 from fedkeel.record.places import begun, check_free, complete
 from fedkeel.world.remote.lines import OURS
 
@@ -149,25 +148,14 @@ class Server:
 
     def admit(self, publics: Mapping[str, Path]) -> None:
         """Let the sites with these keys take part; each under its own name."""
-        words, nodes = [programs.register(path) for path in publics.values()], dict[str, int]()
-        before: dict[str, Path] = {}
-        for name, called in zip(publics, self._supervisor.call(words, self._env, self._app), strict=True):
-            if found := re.search(r"SuperNode (\d+) registered", called.output):
-                nodes[name] = int(found[1])
-            elif "already in use" in called.output:
-                before[name] = publics[name]
-            else:
-                raise FedkeelError(f"the key of {name} cannot be registered ({_plain(called.output)})")
-        self._beside.add_nodes(nodes | (self._registered(before) if before else {}))
-
-    def _registered(self, publics: Mapping[str, Path]) -> dict[str, int]:
-        """The nodes of keys that were registered before, maybe by a command that could not write them down."""
-        (found,) = self._call([programs.registered(self._link, publics.values())])
-        with suppress(ValueError, LookupError):
-            told = json.loads(found)
-            return {name: int(told[str(path)]) for name, path in publics.items()}
-        names = one_of([*publics], "and")
-        raise FedkeelError(f"Flower does not tell which nodes have the keys of {names} ({_plain(found)})")
+        if not publics:
+            return
+        (found,) = self._call([programs.register(self._link, publics.values())])
+        try:
+            told = json.loads(found.splitlines()[-1])
+            self._beside.add_nodes({name: int(told[str(path)]) for name, path in publics.items()})
+        except (ValueError, LookupError, TypeError):
+            raise FedkeelError(f"Flower does not take the keys of the sites ({_plain(found)})") from None
 
     def _call(self, commands: list[tuple[str, ...]]) -> list[str]:
         return [each.output for each in self._supervisor.call(commands, self._env, self._app)]

@@ -11,7 +11,7 @@ import copy
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -40,7 +40,7 @@ from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.common.serde import message_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -355,13 +355,17 @@ class RuntimeLine:
         self._client.close()
 
 
-def registered(link: Link) -> dict[bytes, int]:
-    """The numbers of the nodes that the SuperLink knows, by public key."""
+def register(link: Link, publics: Iterable[bytes]) -> dict[bytes, int]:
+    """Let the nodes with these public keys take part, where they are not known yet; their numbers."""
     own = [RuntimeVersionHttpInterceptor("flwr CLI")]
     client = ControlHttpClient(link.url, interceptors=own, verify=link.trust(), timeout=_TIMEOUT)
     with closing(client), translated():
         told = client.ListNodes(ListNodesRequest()).nodes_info
-    return {each.public_key: int(each.node_id) for each in told if each.status != "unregistered"}
+        known = {each.public_key: int(each.node_id) for each in told if each.status != "unregistered"}
+        for public in publics:
+            if public not in known:
+                known[public] = int(client.RegisterNode(RegisterNodeRequest(public_key=public)).node_id)
+    return known
 
 
 def runtime_line(grid: Grid) -> RuntimeLine | None:

@@ -1,4 +1,7 @@
-"""Which node belongs to which public key: Flower tells it when it registers a key, and its commands never again."""
+"""Lets nodes take part by their public keys, and tells which node each is.
+
+Flower's own command takes one key at a time, and tells its node only then.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from fedkeel.world.flower import fleetapi
 from fedkeel.world.flower.link import Link
 
 
-def numbers(link: Link, publics: Iterable[Path]) -> dict[str, int]:
-    """The numbers of the nodes with these keys, by path, as far as they are registered."""
-    known, keys = fleetapi.registered(link), {str(path): _key(path) for path in publics}
-    return {path: known[key] for path, key in keys.items() if key in known}
+def register(link: Link, publics: Iterable[Path]) -> dict[str, int]:
+    """The numbers of the nodes with these keys, by path; those that are new are registered."""
+    keys = {str(path): _key(path) for path in publics}
+    nodes = fleetapi.register(link, keys.values())
+    return {path: nodes[key] for path, key in keys.items()}
 
 
 def _key(public: Path) -> bytes:
@@ -27,14 +31,14 @@ def _key(public: Path) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print them; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fedkeel.world.flower.registered", description=__doc__)
+    """Print the numbers; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m fedkeel.world.flower.registration", description=__doc__)
     parser.add_argument("--superlink", required=True, metavar="HOST:PORT")
     parser.add_argument("--root-certificates", type=Path, metavar="CA")
     parser.add_argument("publics", type=Path, nargs="+", metavar="NAME.pub")
     given = parser.parse_args(arguments)
     try:
-        print(json.dumps(numbers(Link(given.superlink, given.root_certificates), given.publics)))
+        print(json.dumps(register(Link(given.superlink, given.root_certificates), given.publics)))
     except (FedkeelError, ConnectionError) as error:
         print(error, file=sys.stderr)
         return 1
