@@ -40,7 +40,7 @@ def test_killed_runs_come_out_as_if_they_had_not_been(
 
 @pytest.mark.slow
 @pytest.mark.extras
-@pytest.mark.parametrize("kind", ["node", "everything"])
+@pytest.mark.parametrize("kind", ["node", "serverapp"])
 def test_killed_deployments_are_completed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr")
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

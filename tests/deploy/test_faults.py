@@ -133,18 +133,17 @@ def test_the_time_for_a_job_is_measured(tmp_path: Path) -> None:
     losing = Losing("done", [4])
     with deployed.own_modules(app):
         transport = Loopback(deployed.silos(app), up=losing)
-    told = faulty.run(app, tmp_path / "run", transport, seconds=15)
+    told = faulty.run(app, tmp_path / "run", transport)
     (row,) = told.rows("unfinished")
-    longest = max(r["arrived"] - r["dispatched"] for r in told.rows("clients") if r["round"] == 1)
     assert row["why"] == "no answer"
-    assert 0.4 < row["ended"] - row["dispatched"] < max(0.5, 2 * longest) + 2
+    assert 0.5 <= row["ended"] - row["dispatched"] < 1  # twice the longest one is less
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_idle")
-def test_a_lost_survey_is_planned_again_without_its_client(tmp_path: Path) -> None:
-    """It gets no job for a while; here each round takes seconds, so it is back before the end."""
-    app = faulty.project(tmp_path / "app", "fedent", deploy={"job_seconds": 10.0, "poll_seconds": 1.0}, rounds=5)
+def test_a_lost_survey_is_planned_again_without_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets no job for a second or two; here every message takes one, so it is back before the end."""
+    timed.idle(monkeypatch, work=1.0)
+    app = faulty.project(tmp_path / "app", "fedent", deploy={"job_seconds": 60.0}, rounds=5)
     losing = Losing("answer", [4])
     with deployed.own_modules(app):
         transport = Loopback(deployed.silos(app), up=losing)
@@ -198,10 +197,11 @@ def test_a_node_that_leaves_for_good_costs_the_others_little(tmp_path: Path) -> 
 
     inner = transport.handlers[2]
     transport.handlers[2] = lambda body: (leaving if kind(body) == "train" else inner)(body)
-    told = faulty.run(app, tmp_path / "run", transport, seconds=18)  # a job may take 30
+    told = faulty.run(app, tmp_path / "run", transport)
     (row,) = told.rows("unfinished")
     assert row["client"] == 1
     assert row["why"].startswith("failed: the node failed (OSError: gone)")
+    assert row["ended"] - row["dispatched"] < 5  # a job may take 30
     assert [row["client"] for row in told.rows("clients")] == [0, 2] * 4
 
 
@@ -272,13 +272,12 @@ def test_sites_that_never_come_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         FedkeelError, match=r"only 1 of 3 sites came .*missing: site-1, site-2 \(node 3: it is no message"
     ):
-        faulty.run(app, tmp_path / "run", Loopback(nodes), seconds=20)
+        faulty.run(app, tmp_path / "run", Loopback(nodes))
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("_idle")
-def test_a_run_that_all_sites_have_left_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "PATIENCE", 1)  # the first answer of a site may take all of the two seconds
+def test_a_run_that_all_sites_have_left_says_so(tmp_path: Path) -> None:
     app = faulty.project(tmp_path / "app", deploy={"join_seconds": 2.0, "absent_seconds": 0.2}, rounds=100)
     with deployed.own_modules(app):
         transport = Loopback(deployed.silos(app))
@@ -293,7 +292,7 @@ def test_a_run_that_all_sites_have_left_says_so(tmp_path: Path, monkeypatch: pyt
 
     transport._down = down
     with pytest.raises(FedkeelError, match="no site has been there for 2 seconds"):
-        faulty.run(app, tmp_path / "run", transport, seconds=40)
+        faulty.run(app, tmp_path / "run", transport)
     assert (tmp_path / "run" / "history.jsonl").read_text().count("\n") >= 2  # the work until then is there
 
 

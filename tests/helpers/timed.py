@@ -35,21 +35,22 @@ def wound(patch: pytest.MonkeyPatch) -> Clock:
     return _followed(Clock(), patch)
 
 
-def idle(patch: pytest.MonkeyPatch) -> Clock:
-    """The same for the loopback, whose nodes work in threads."""
-    clock, at_work = _Idle(), threading.Lock()
+def idle(patch: pytest.MonkeyPatch, work: float = 0.0) -> Clock:
+    """The same for the loopback, whose nodes work in threads; each message takes so many seconds of this clock."""
+    clock, lock = _Idle(), threading.Lock()
 
     class Pool(ThreadPoolExecutor):
         def submit(self, *args: Any, **more: Any) -> Future[Any]:
-            with at_work:
+            with lock:
                 clock.at_work += 1
             future = super().submit(*args, **more)
             future.add_done_callback(self._ended)
             return future
 
         def _ended(self, _: Future[Any]) -> None:
-            with at_work:
+            with lock:
                 clock.at_work -= 1
+                clock.time += work
 
     patch.setattr(loopback, "ThreadPoolExecutor", Pool)
     patch.setattr(loopback, "monotonic", clock)

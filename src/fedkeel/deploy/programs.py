@@ -34,7 +34,7 @@ def program(name: str) -> str:
 def environment(home: Path, tasks: float = 1.0) -> dict[str, str]:
     """For all programs of a deployment: Flower's files in a folder of their own, nothing reported to anybody.
 
-    `tasks` are the seconds between two looks of a SuperExec for tasks.
+    A SuperExec looks for tasks every `tasks` seconds.
     """
     own = dict(os.environ)
     folders = own.get("PYTHONPATH", "").split(os.pathsep)

@@ -232,12 +232,25 @@ def test_one_chunk_that_many_arrays_name_counts_for_each(superlink: Answering, t
     assert "41,943" in reply.error
 
 
-def test_only_bytes_may_be_long(superlink: Answering, transport: GridTransport) -> None:
+@pytest.mark.parametrize("parts", [1, 20])
+def test_only_bytes_may_be_long(parts: int, superlink: Answering, transport: GridTransport) -> None:
     """What else Flower can send may take many times as much memory as on the wire, such as lists of numbers."""
-    transport.most = 10_000_000
-    superlink.answer("a", RecordDict({parcel.NAME: ConfigRecord({parcel.NAME: "x" * 2_000_000})}))
+    transport.most = 30_000_000
+    records = {str(part): ConfigRecord({f"{part}": "x" * (18_000_000 // parts)}) for part in range(parts)}
+    superlink.answer("a", RecordDict(records))  # type: ignore[arg-type]
     (reply,) = gathered(transport)
     assert (reply.body, reply.too_large) == (None, True)
+    assert reply.error.endswith("bytes; at most 1,000,000 are allowed")
+
+
+def test_chunks_that_name_others_are_not_long_bytes(superlink: Answering, transport: GridTransport) -> None:
+    """A list of nothing takes eight times as much memory as on the wire."""
+    transport.most = 30_000_000
+    head = superlink.answer("a", b"x")[-1]
+    part = ObjectTree(object_id="0" * 64)
+    superlink.trees["a"] = ObjectTree(object_id=head, children=[part])
+    superlink.objects[part.object_id] = b"ArrayChunk " + b"," * 5_000_000 + b" 0\x00"
+    (reply,) = gathered(transport)
     assert reply.error.endswith("bytes; at most 1,000,000 are allowed")
 
 

@@ -11,7 +11,7 @@ import copy
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,7 +20,6 @@ from typing import cast
 from fedkeel.errors import InputError, StoppedError, words
 from fedkeel.world.flower.failures import HINTS, GoneError, RefusedError, TooLargeError
 from fedkeel.world.flower.link import Link
-from fedkeel.world.flower.parcel import SHORT
 from fedkeel.world.remote.envelope import over
 
 PINNED = "1.41.0"
@@ -78,10 +77,14 @@ from flwr.superlink.grid import HttpGrid
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedkeel.world.flower.parcel import SHORT
+
 BOUND = 20.0
 _TIMEOUT, _RETRIES = 15.0, 5.0  # a last try may begin just before the retries are over
 _AROUND = 10_000
 """Bytes that surround an answer at most, about."""
+_CHUNK = b"ArrayChunk  "
+"""The beginning of a chunk, which has no parts of its own."""
 HEARTBEAT = HEARTBEAT_DEFAULT_INTERVAL / 3
 """Seconds between two signs of life; Flower gives a node up after six of them."""
 
@@ -107,7 +110,9 @@ def translated() -> Iterator[None]:
         told = words(error) or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in told:
             raise RefusedError(f"the SuperLink is not trusted: {told}; check --ca and the server's name") from None
-        cut = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        request = getattr(error, "_request", None)  # `request` raises where there is none
+        plain = request is not None and request.url.scheme == "http"
+        cut = plain and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
         hint = "; it may want TLS: see --ca and --key" if cut else ""
         raise ConnectionError(f"the SuperLink cannot be reached: {told}{hint}") from None
 
@@ -152,9 +157,8 @@ def _fetched(
         contents[number] = got.object_content
         size += len(got.object_content)
         _allow(size - _AROUND, most)
-    for content in contents.values() if most is not None else ():  # only chunks may be long: bytes stay as they are
-        if get_object_head_values_from_object_content(content)[0] != "ArrayChunk":
-            _allow(len(content) - _AROUND, SHORT)
+    if most is not None:  # only chunks of bytes may be long: anything else takes more memory than on the wire
+        _allow(sum(len(each) for each in contents.values() if not each.startswith(_CHUNK)) - _AROUND, SHORT)
     _allow(sum(_expanded(each, contents) for each in contents.values()), most)
     message = inflate_object_from_contents(header.id, contents)
     assert isinstance(message, Message)
@@ -230,8 +234,8 @@ class Fleet:
         return _fetched(header, pull, None, stop)
 
     def confirm(self, header: Header) -> None:
-        """The SuperLink may drop the content of a message."""
-        with suppress(Exception):  # it only keeps it longer
+        """Tell the SuperLink that it may drop the content of a message; if this fails, it keeps it longer."""
+        with suppress(Exception), translated():
             done = ConfirmMessageReceivedRequest(node=self._node, run_id=header.run, message_object_id=header.id)
             self._client.ConfirmMessageReceived(done)
 
@@ -337,8 +341,8 @@ class RuntimeLine:
             self._most.bytes = None
 
     def confirm(self, header: Header) -> None:
-        """The SuperLink may drop the content of an answer."""
-        with suppress(Exception):  # it only keeps it longer
+        """Tell the SuperLink that it may drop the content of an answer; if this fails, it keeps it longer."""
+        with suppress(Exception), translated():
             self._confirm(header.run, header.id)
 
     def _before_it_is_read(self, response: httpx.Response) -> None:
@@ -355,17 +359,21 @@ class RuntimeLine:
         self._client.close()
 
 
-def register(link: Link, publics: Iterable[bytes]) -> dict[bytes, int]:
+def register(link: Link, publics: Mapping[str, bytes]) -> dict[str, int]:
     """Let the nodes with these public keys take part, where they are not known yet; their numbers."""
     own = [RuntimeVersionHttpInterceptor("flwr CLI")]
-    client = ControlHttpClient(link.url, interceptors=own, verify=link.trust(), timeout=_TIMEOUT)
-    with closing(client), translated():
-        told = client.ListNodes(ListNodesRequest()).nodes_info
+    with closing(ControlHttpClient(link.url, interceptors=own, verify=link.trust(), timeout=_TIMEOUT)) as client:
+        with translated():
+            told = client.ListNodes(ListNodesRequest()).nodes_info
         known = {each.public_key: int(each.node_id) for each in told if each.status != "unregistered"}
-        for public in publics:
-            if public not in known:
-                known[public] = int(client.RegisterNode(RegisterNodeRequest(public_key=public)).node_id)
-    return known
+        for name, public in publics.items():
+            try:
+                with translated():
+                    request = RegisterNodeRequest(public_key=public)
+                    known[public] = known.get(public) or int(client.RegisterNode(request).node_id)
+            except RefusedError as error:
+                raise RefusedError(f"{name}: {error}") from None
+    return {name: known[public] for name, public in publics.items()}
 
 
 def runtime_line(grid: Grid) -> RuntimeLine | None:

@@ -48,6 +48,8 @@ class GridTransport:
         self._awaited: dict[str, int] = {}
         self._fetching: dict[str, threading.Event] = {}
         """Answers that are on their way from the SuperLink; set to give them up."""
+        self._threads: list[threading.Thread] = []
+        """That fetch them, and then say so to the SuperLink."""
         self._came: SimpleQueue[Reply] = SimpleQueue()
         self._void: list[Reply] = []
         """News of messages that the SuperLink did not take."""
@@ -87,10 +89,12 @@ class GridTransport:
         with fleetapi.translated():
             headers = [each for each in self._line.answered(asked) if each.answers in asked]
         there = []
+        self._threads = [each for each in self._threads if each.is_alive()]
         for header in headers:
             stop = self._fetching[header.answers] = threading.Event()
             there.append(threading.Event())
-            threading.Thread(target=self._fetch, args=(header, stop, there[-1]), daemon=True).start()
+            self._threads.append(threading.Thread(target=self._fetch, args=(header, stop, there[-1]), daemon=True))
+            self._threads[-1].start()
         for each in there:
             each.wait(_SOON / len(there))
 
@@ -135,6 +139,8 @@ class GridTransport:
     def close(self) -> None:
         """Let go of the connection; Flower's own one stays."""
         self.forget([*self._awaited, *self._fetching])
+        for thread in self._threads:
+            thread.join(_SOON)
         self._line.close()
 
 

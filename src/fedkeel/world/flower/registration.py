@@ -20,9 +20,7 @@ from fedkeel.world.flower.link import Link
 
 def register(link: Link, publics: Iterable[Path]) -> dict[str, int]:
     """The numbers of the nodes with these keys, by path; those that are new are registered."""
-    keys = {str(path): _key(path) for path in publics}
-    nodes = fleetapi.register(link, keys.values())
-    return {path: nodes[key] for path, key in keys.items()}
+    return fleetapi.register(link, {str(path): _key(path) for path in publics})
 
 
 def _key(public: Path) -> bytes:
