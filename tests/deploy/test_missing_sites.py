@@ -34,9 +34,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster, "LOOK", 0.0)
 
 
-def project(folder: Path, **settings: object) -> Path:
+def project(folder: Path, wait_for: int = 2, **settings: object) -> Path:
     """Three sites with arrays of their own, of which two are enough; they test the model."""
-    app = deployed.project(folder, deploy={"wait_for": 2}, partition="iid", rounds=4, **settings)
+    app = deployed.project(folder, deploy={"wait_for": wait_for}, partition="iid", rounds=4, **settings)
     (app / "data.py").write_text(LOAD)
     return app
 
@@ -89,13 +89,13 @@ def test_who_took_part_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_resumed_run_counts_what_was_before(tmp_path: Path) -> None:
-    app = project(tmp_path / "app")
+    app = project(tmp_path / "app", wait_for=3)
     with deployed.own_modules(app):
         first, second = Mortal(deployed.silos(app), 3, kind="train"), Loopback(deployed.silos(app))
     with pytest.raises(KilledError):  # as it sends the first job of the second round
         faulty.run(app, tmp_path / "run", first)
     del second.handlers[3]
-    told = faulty.run(app, tmp_path / "run", second)
+    told = faulty.run(project(tmp_path / "app"), tmp_path / "run", second)
     expected = Site("site-2", samples=64, updates=1, lost=0, tests=1, tested_last=False)
     assert told.summary["deployment"]["sites"][2] == asdict(expected)
     assert [site["updates"] for site in told.summary["deployment"]["sites"]] == [4, 4, 1]

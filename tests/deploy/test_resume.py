@@ -93,7 +93,7 @@ def test_a_server_killed_for_good_is_resumed(tmp_path: Path) -> None:
     history = tmp_path / "run" / "history.jsonl"
 
     def serve() -> None:
-        transport = Loopback(deployed.silos(app), down=lambda _, body: [(0.05, body)])
+        transport = Loopback(deployed.silos(app), down=lambda _, body: [(0.3, body)])  # time to be killed
         deployed.deployed(app, tmp_path / "run", transport)
 
     for enough in (1, 3):

@@ -76,7 +76,7 @@ def test_a_job_that_is_not_needed_frees_its_node(slow: list[tuple[int, int]], tm
     app = faulty.project(tmp_path / "app", per_round=2, schedule={"over_select": 0.5}, **LONG)
     with deployed.own_modules(app):
         transport = Loopback(deployed.silos(app), interrupts=True)
-    told = faulty.run(app, tmp_path / "run", transport, seconds=11)  # a whole job takes four
+    told = faulty.run(app, tmp_path / "run", transport)
     assert [(row["client"], row["why"]) for row in told.rows("unfinished")] == [(1, "not needed")] * 3
     assert {job for job, _ in slow}  # it was at work
     assert max(finished for _, finished in slow) < 39
