@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save as packed
 from torch import Tensor
 
 from fedkeel.config.experiment import contradiction
@@ -235,7 +235,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """Write tensors to `name.safetensors`."""
         owned = {key: tensor.clone().contiguous() for key, tensor in tensors.items()}  # tied weights too
         with self._explained(), whole(self.path / f"{name}.safetensors") as partial:
-            save_file(owned, partial)
+            partial.write_bytes(packed(owned))  # safetensors would write to a file of its own, which a kill leaves
 
     def add_client_metrics(
         self,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as packed
 from torch import Tensor, nn
 
 import fedkeel
@@ -172,7 +172,7 @@ def _onnx(module: nn.Module, x: Tensor, told: dict[str, str], path: Path) -> Ans
 
 def _safetensors(module: nn.Module, _: Tensor, told: dict[str, str], path: Path) -> None:
     owned = {name: tensor.clone().contiguous() for name, tensor in module.state_dict().items()}  # tied weights too
-    save_file(owned, path, metadata=told)
+    path.write_bytes(packed(owned, metadata=told))
 
 
 def _check_outputs(kind: Kind, module: nn.Module, answer: Answer, x: Tensor) -> None:
