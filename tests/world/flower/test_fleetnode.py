@@ -18,7 +18,7 @@ from fedkeel.world.flower.failures import GoneError, RefusedError
 from fedkeel.world.flower.fleetapi import Header
 from fedkeel.world.flower.fleetnode import FleetNode
 from fedkeel.world.remote import envelope
-from tests.helpers.flower import Silo, short_folder, until
+from tests.helpers.flower import Silo, until
 
 pytestmark = pytest.mark.extras
 
@@ -82,14 +82,6 @@ class FakeFleet:
 @pytest.fixture
 def fleet() -> FakeFleet:
     return FakeFleet()
-
-
-@pytest.fixture
-def silo() -> Iterator[Silo]:
-    with short_folder() as folder:
-        silo = Silo(str(folder / "silo"), lambda body: b"answer to " + body).start()
-        yield silo
-        silo.stop()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from fedkeel.world.flower import parcel
 from fedkeel.world.flower.relay import app
 from fedkeel.world.remote import envelope
-from tests.helpers.flower import Silo, short_folder
+from tests.helpers.flower import Silo
 
 pytestmark = pytest.mark.extras
 
@@ -30,14 +29,6 @@ new = {*sys.modules} - before
 print(*sorted(name for name in new if name.split(".")[0] in ("fedkeel", "numpy", "torch", "pydantic")))
 print("torch" in sys.modules)
 """
-
-
-@pytest.fixture
-def silo() -> Iterator[Silo]:
-    with short_folder() as folder:
-        silo = Silo(str(folder / "silo"), lambda body: b"answer to " + body).start()
-        yield silo
-        silo.stop()
 
 
 def asked(content: RecordDict, ttl: float = 60.0, **settings: Any) -> Any:

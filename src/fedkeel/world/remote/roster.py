@@ -33,6 +33,8 @@ PATIENCE = 10
 """How many times a node is asked who it is, within the time that it may take: a message may be lost."""
 MOST = 1 << 24
 """Bytes of the largest answer to the roster."""
+SMALL = ("hello", "pooled")
+"""Messages that are small, and so are their answers: they tell how long any message is on its way."""
 _ANSWERS = {"hello": ("pool", "here"), "pooled": ("pool", "here"), "begin": ("ready",)}
 """What each message may be answered with."""
 _REFUSED = "refused"
@@ -53,10 +55,6 @@ class Member:
     """What it said of itself."""
     ready: bool = False
     """Whether it can be given jobs."""
-
-
-SMALL = ("hello", "pooled")
-"""Messages that are small, and so are their answers: they tell how long any message is on its way."""
 
 
 @dataclass
