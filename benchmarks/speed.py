@@ -47,7 +47,7 @@ from workloads import ALL, PUBLIC, WORKLOADS, YARDSTICKS, Workload, add_choice, 
 
 from fedkeel import RoundEnd, run
 from fedkeel.data.cache import cache_folder
-from fedkeel.local.build import cores
+from fedkeel.local.machine import cores
 from fedkeel.local.native.library import load
 
 HERE = Path(__file__).resolve().parent

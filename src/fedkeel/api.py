@@ -26,7 +26,7 @@ from fedkeel.record.folder import RunFolder, check_free, check_resumable, check_
 from fedkeel.record.rows import Evaluation
 from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner import earlier, extend, folders, initial
-from fedkeel.runner.choice import choose, reasons
+from fedkeel.runner.choice import choose, reasons, with_workers
 from fedkeel.runner.clients import best_model, finetuning, global_model, own_model, save, score_clients, tests_clients
 from fedkeel.runner.drive import drive
 from fedkeel.runner.export import export
@@ -228,6 +228,7 @@ def _execute(
     with ExitStack() as open_:
         open_.enter_context(watch)
         open_.enter_context(threads(experiment.threads))
+        open_.enter_context(with_workers(experiment.executor))
         choice = choose(experiment, workshop, flat)
         experiment = experiment.replace(executor=choice.settings)
         executor = workshop.executor(choice.settings)
@@ -242,7 +243,7 @@ def _execute(
         where = folder.path if folder else None
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, watch)
-        summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
+        summary = summarise(simulation, history, folder.beginning if folder else reasons(choice)) | executor.report()
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)

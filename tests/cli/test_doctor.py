@@ -16,10 +16,11 @@ import torch
 import fedkeel
 from fedkeel.cli import checks
 from fedkeel.data.datasets.registry import ENTRIES
+from fedkeel.local import machine
 from fedkeel.local.executors import processes
+from fedkeel.local.machine import Limits
 from fedkeel.local.native import library
-from fedkeel.runner import machine, memory
-from fedkeel.runner.machine import Limits
+from fedkeel.runner import memory
 from tests.helpers.commands import fedkeel as command
 from tests.helpers.commands import in_a_process
 
@@ -33,7 +34,7 @@ Doctor = Callable[..., dict[str, dict[str, Any]]]
 @pytest.fixture(autouse=True)
 def _usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty cache, no wishes, enough of everything, and no library."""
-    for name in ("FEDKEEL_NATIVE", "FEDKEEL_ISA", "CXX"):
+    for name in ("FEDKEEL_NATIVE", "FEDKEEL_ISA", "CXX", machine.SLURM, machine.OURS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FEDKEEL_DATA", str(tmp_path / "cache"))
     monkeypatch.setattr(machine, "limits", lambda: Limits(None, None))
@@ -140,10 +141,7 @@ def test_a_tight_limit_is_told(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(machine, "limits", lambda: Limits(2.5, 500_000_000))
     found = doctor()
-    assert (found["cores"]["verdict"], found["cores"]["found"]) == (
-        "warning",
-        "8 of 16 can be used, a limit (cgroup) allows 2.5; executor.workers=2 is faster",
-    )
+    assert (found["cores"]["verdict"], found["cores"]["found"]) == ("ok", "2 of 16 can be used, by a control group")
     assert found["memory"]["verdict"] == "warning"
     assert found["memory"]["found"].endswith("a limit (cgroup) allows 0.5 GB; large models will not fit")
     monkeypatch.setattr(machine, "limits", lambda: Limits(8.0, 10**10))

@@ -77,21 +77,15 @@ def _torch() -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    from fedkeel.runner.machine import limits, processor
+    from fedkeel.local.machine import cores_and_why, limits, processor
     from fedkeel.runner.memory import free_bytes
 
     name = processor() or "unknown"
     yield Finding("processor", "ok", f"{name}, {platform.machine()}", {"name": name, "machine": platform.machine()})
     limit = limits()
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    told = f"{mine} of {os.cpu_count()} can be used"
-    tight = limit.cores is not None and limit.cores < mine
-    if limit.cores is not None:
-        told += f", a limit (cgroup) allows {limit.cores:g}"
-    if limit.cores is not None and tight:
-        told += f"; executor.workers={max(1, int(limit.cores))} is faster"
-    values = {"usable": mine, "all": os.cpu_count(), "limit": limit.cores}
-    yield Finding("cores", "warning" if tight else "ok", told, values)
+    used, why = cores_and_why()
+    told = f"{used} of {os.cpu_count()} can be used" + (f", by {why}" if used < (os.cpu_count() or 1) else "")
+    yield Finding("cores", "ok", told, {"usable": used, "all": os.cpu_count(), "limit": limit.cores})
     free = free_bytes()
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     told = f"{free / 1e9:.3g} of {whole / 1e9:.3g} GB free"

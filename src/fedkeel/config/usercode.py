@@ -263,3 +263,16 @@ def _plain(signature: inspect.Signature) -> str:
     """The parameters without their types."""
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return label(str(signature.replace(parameters=bare, return_annotation=signature.empty)))
+
+
+def own_modules() -> list[ModuleType]:
+    """The modules of this process that belong neither to Python, nor to an installed package, nor to fedkeel."""
+    found = []
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if not file or module.__name__ == "__main__":
+            continue
+        path = Path(file)
+        if _PACKAGE not in path.parents and not file.startswith(_LIBRARIES):
+            found.append(module)
+    return found

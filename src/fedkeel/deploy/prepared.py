@@ -18,6 +18,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.deploy.settings import EXPERIMENT, MODEL, DeploySettings
 from fedkeel.errors import InputError, counted
 from fedkeel.local.build import Workshop
+from fedkeel.local.executors.choose import APART
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainer import Trainer
 from fedkeel.params import FlatModel, Layout
@@ -149,7 +150,7 @@ class Built:
         asked = self.experiment.executor.completed
         if not asked.settled:
             return self.workshop.trainer(SERIAL)
-        return self.workshop.trainer(asked.model_copy(update={"kind": "serial"} if asked.kind == "processes" else {}))
+        return self.workshop.trainer(asked.model_copy(update={"kind": "serial"} if asked.kind in APART else {}))
 
     @property
     def layout_digest(self) -> str:

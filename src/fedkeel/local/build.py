@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import nn
 
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
+from fedkeel.local.cluster.executor import OnCluster
 from fedkeel.local.evaluation import Evaluator
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.inprocess import InProcess
@@ -22,6 +22,7 @@ from fedkeel.local.gradients.dense import DenseGradient
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.gradients.vmap import VmappedGradient
 from fedkeel.local.loop import keeps_to_course, walks_by_epoch
+from fedkeel.local.machine import cores
 from fedkeel.local.native.evaluation import NativeEvaluator
 from fedkeel.local.native.gradient import NativeGradient
 from fedkeel.local.native.library import absence, load
@@ -112,21 +113,30 @@ class Workshop:
     def executor(self, settings: ExecutorSettings) -> Executor:
         """For these settings; processes start when they are first needed."""
         keep_freed()
-        gradient = self._gradient(settings)
-        trainer = self._trainer(gradient)
-        if isinstance(gradient, NativeGradient):
-            evaluator: Evaluator = NativeEvaluator(gradient, self.module, self.data, self.task)
-        else:
-            evaluator = Evaluator(self.module, self.data, self.task, bool(settings.channels_last))
+        trainer, evaluator = self.parts(settings)
+        if settings.kind == "ray":
+            return OnCluster(replace(self, data=None), self.data, self.local, evaluator, settings)  # type: ignore[arg-type]
         if settings.kind == "processes":
             return Processes(trainer, evaluator, settings.stack or None, settings.workers or cores())
         assert settings.kind in ("serial", "vectorised", "threads")
         return InProcess(trainer, evaluator, settings.stack or None)
 
+    def parts(self, settings: ExecutorSettings) -> tuple[Trainer, Evaluator]:
+        """What trains and what tests, in this process."""
+        gradient = self._gradient(settings)
+        if isinstance(gradient, NativeGradient):
+            return self._trainer(gradient), NativeEvaluator(gradient, self.module, self.data, self.task)
+        evaluator = Evaluator(self.module, self.data, self.task, bool(settings.channels_last))
+        return self._trainer(gradient), evaluator
+
+    def moved(self, data: FederatedData, device: str) -> Workshop:
+        """The same with this data, on this device."""
+        if device == "cpu":
+            return replace(self, data=data)
+        dtype = next(self.module.parameters()).dtype
+        return replace(self, module=self.module.to(device), data=data.to(dtype, device))
+
     def _threads(self, settings: ExecutorSettings) -> int:
+        if settings.kind == "ray":
+            return max(1, int(settings.cpus or 1))
         return (settings.workers or cores()) if settings.kind == "threads" else 1
-
-
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -39,6 +39,10 @@ class Executor(Protocol):
 
     def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
         """The outputs of `w` for the whole test or validation set."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """What a summary says of its work."""
         ...
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedkeel.config.section import Count, Section, Share, Size
-from fedkeel.errors import InputError
+from fedkeel.errors import InputError, shown
 from fedkeel.local.schedule import AnySchedule, Constant
 from fedkeel.methods.path import Curve
 
@@ -151,20 +151,32 @@ class ExecutorSettings(Section):
     change them.
     """
 
-    kind: Literal["auto", "serial", "vectorised", "processes", "threads"] = "auto"
+    kind: Literal["auto", "serial", "vectorised", "processes", "threads", "ray"] = "auto"
     """How clients are trained: one after the other (`serial`), many at once (`vectorised`), in worker processes
-    (`processes`), or in threads with native kernels (`threads`). `auto` measures what is fastest."""
+    (`processes`), in threads with native kernels (`threads`), or on the machines of a Ray cluster (`ray`). `auto`
+    measures what is fastest on this machine."""
     stack: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """The number of clients that are trained at once as one stack; 0 trains one after the other. By default it is
     measured."""
     native: bool | None = None
     """Compute gradients with compiled kernels instead of PyTorch, for models that they support. By default `auto`
-    measures it, `threads` uses them, and the other kinds do not."""
+    measures it, `ray` measures it if `stack` is left open, `threads` uses them, and the other kinds do not."""
     channels_last: bool | None = None
     """Store images pixel by pixel (PyTorch's `channels_last`) if clients are trained one after the other. By default it
     is measured."""
     workers: Annotated[int, Field(gt=0, le=4096)] | None = None
-    """The number of worker processes or threads. The default is one per core."""
+    """The number of worker processes or threads. The default is one per core. With `ray`, it is as many as the cluster
+    has room for."""
+    address: str | None = None
+    """With `ray`, the cluster: `HOST:PORT` of its head, or `auto` for the one that this machine belongs to. By default
+    the run starts a cluster on this machine and stops it at the end."""
+    cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
+    """With `ray`, the CPUs that each worker reserves. The default is 1. Native kernels use as many threads."""
+    gpus: Annotated[float, Field(gt=0, le=64)] | None = None
+    """With `ray`, the GPUs that each worker reserves, which may be a fraction such as 0.25. Workers then train on the
+    GPU. By default they train on the CPU."""
+    memory: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """With `ray`, the memory in GB that each worker reserves. By default it reserves none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -180,16 +192,27 @@ class ExecutorSettings(Section):
             raise InputError("executor.native must be true with executor.kind=threads; got false")
         if self.workers is not None and self.kind in ("serial", "vectorised"):
             raise InputError(
-                f"executor.workers needs executor.kind=processes or threads, but {self.kind} is chosen; remove it or "
-                "choose another kind"
+                f"executor.workers needs executor.kind=processes, threads or ray, but {self.kind} is chosen; remove it "
+                "or choose another kind"
             )
+        for field in ("address", "cpus", "gpus", "memory"):
+            if getattr(self, field) is not None and self.kind != "ray":
+                raise InputError(
+                    f"executor.{field} needs executor.kind=ray, but {self.kind} is chosen; remove it or choose ray"
+                )
+        if self.gpus and self.native:
+            raise InputError("executor.native does not go with executor.gpus, as kernels use the CPU; keep one of them")
+        if (self.gpus or 0) > 1 and self.gpus != int(self.gpus or 0):
+            raise InputError(f"executor.gpus must be a whole number or less than 1; got {self.gpus:g}")
+        if self.address is not None:
+            check_address(self.address)
         return self
 
     @property
     def completed(self) -> ExecutorSettings:
         """With what follows from the kind that was asked for by name."""
         follows: dict[str, int | bool] = {}
-        if self.kind != "auto" and self.native is None:
+        if self.native is None and (self.stack is not None or self.gpus if self.kind == "ray" else self.kind != "auto"):
             follows["native"] = self.kind == "threads"
         native = follows.get("native", self.native)
         if self.kind == "serial":
@@ -209,3 +232,16 @@ class ExecutorSettings(Section):
         stack = f" in stacks of {self.stack}" if self.stack else ""
         more = ", native" * bool(self.native) + ", channels last" * bool(self.channels_last)
         return f"{self.kind}{stack}{more}"
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address of a Ray cluster."""
+    host, _, port = address.rpartition(":")
+    if address == "auto" or (host and "/" not in host and port.isdecimal() and 0 < int(port) < 65536):
+        return
+    if address.startswith("ray://"):
+        raise InputError(
+            "executor.address: ray:// is the address of a Ray client, which cannot be used; run fedkeel on a machine "
+            "of the cluster, and give HOST:PORT of its head or auto"
+        )
+    raise InputError(f"executor.address must be HOST:PORT, such as 10.0.0.1:6379, or auto; got {shown(address)}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -11,10 +12,12 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
 from fedkeel.local.build import Workshop
+from fedkeel.local.cluster import pool as cluster
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.executors.choose import SERIAL, Choice, settle
 from fedkeel.local.executors.processes import unavailable
+from fedkeel.local.machine import cores
 from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
@@ -30,6 +33,17 @@ PATIENCE = 50
 """While an executor is chosen, one answer to a survey is used again for so many questions."""
 
 
+@contextmanager
+def with_workers(settings: ExecutorSettings) -> Iterator[None]:
+    """Keeps workers of a cluster from one executor to the next, where such are asked for."""
+    if settings.kind == "ray":
+        announce("connecting to Ray")
+    with cluster.held(settings) as pool:
+        if pool is not None:
+            announce(pool.words)
+        yield
+
+
 def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
     """The executor that was asked for; what is left open as it was last time, or else as measured now."""
     asked = experiment.executor.completed
@@ -38,19 +52,29 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
         raise InputError(
             f"executor.kind: processes cannot be used here, as {no_workers}; use serial, vectorised or threads"
         )
+    if asked.kind == "ray" and experiment.device != "cpu":
+        raise InputError(
+            f"executor.kind: ray cannot be used with device={experiment.device}; use device=cpu, and executor.gpus=1 "
+            "for workers that train on GPUs"
+        )
     if asked.settled and not (asked.stack or asked.native or asked.channels_last):
-        return settle(workshop, asked, [], experiment.rounds, fork=False)  # there is nothing to measure or to compare
+        return settle(workshop, asked, [], experiment.rounds, workers=1)  # there is nothing to measure or to compare
     announce("choosing an executor")
     asks = workshop.executor(SERIAL)
     orders = first_orders(experiment, workshop.data, flat, asks)
     asks.close()
     if asked.settled:
-        return settle(workshop, asked, orders, experiment.rounds, fork=False)
-    kept = place(experiment, workshop.data, workshop.module)
+        return settle(workshop, asked, orders, experiment.rounds, workers=1)
+    workers = asked.workers or cores()
+    if asked.kind == "ray":
+        workers = cluster.workers(asked)
+    elif no_workers:
+        workers = 1
+    kept = place(experiment, workshop.data, workshop.module, workers)
     choice = recall(kept)
     possible = choice is not None and not (choice.settings.kind == "processes" and no_workers)
     if choice is None or not possible or objection(workshop, choice.settings, orders):
-        choice = settle(workshop, asked, orders, experiment.rounds, fork=no_workers is None)
+        choice = settle(workshop, asked, orders, experiment.rounds, workers)
         remember(kept, choice)
     return choice
 

@@ -19,11 +19,10 @@ from fedkeel.config.section import Section
 from fedkeel.data.cache import cache_folder
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
-from fedkeel.local.build import cores
 from fedkeel.local.executors.choose import Choice
+from fedkeel.local.machine import cores, processor
 from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.runner.machine import processor
 
 # What says nothing about speed.
 _ASIDE: dict[str, Any] = {
@@ -49,13 +48,13 @@ _ASIDE: dict[str, Any] = {
 }
 
 
-def place(experiment: Section, data: FederatedData, module: nn.Module) -> Path:
-    """Where the choice for such an experiment on such a machine is kept."""
+def place(experiment: Section, data: FederatedData, module: nn.Module, workers: int) -> Path:
+    """Where the choice for such an experiment on such a machine, with so many workers, is kept."""
     told = {
         "experiment": experiment.model_dump(exclude=_ASIDE),
         "data": [data.shape, int(data.sizes.sum()), int(data.sizes.max()), data.augment],
         "model": [str(module), [(name, list(p.shape), p.requires_grad) for name, p in module.named_parameters()]],
-        "machine": [platform.machine(), processor(), cores()],
+        "machine": [platform.machine(), processor(), cores(), workers],
         "native": found.isa if (found := library.load()) else library.absence(),
         "versions": [fedkeel.__version__, torch.__version__],
     }

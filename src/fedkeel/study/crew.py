@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from fedkeel.local.build import cores
+from fedkeel.local.machine import cores
 from fedkeel.runner.stopping import Stop
 from fedkeel.study import worker
 from fedkeel.study.tasks import Ended, Moved, Refused, Reply, RunTask, Stopping, Task

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedkeel.errors import InputError, StoppedError, TimeLimitError
-from fedkeel.local.build import cores
+from fedkeel.local.machine import cores
 from fedkeel.record.folder import complete
 from fedkeel.runner.memory import free_bytes
 from fedkeel.runner.stopping import Stop

@@ -15,10 +15,11 @@ import torch
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import Workshop
+from fedkeel.local.cluster import pool as cluster
 from fedkeel.local.executors.choose import SERIAL, Choice, round_seconds
 from fedkeel.local.work import whole_jobs
 from fedkeel.params import FlatModel
-from fedkeel.runner.choice import choose, first_orders
+from fedkeel.runner.choice import choose, first_orders, with_workers
 from fedkeel.runner.earlier import remembered
 from fedkeel.runner.prepare import prepare
 from fedkeel.runner.threads import threads
@@ -51,7 +52,7 @@ def estimate(experiment: Experiment) -> Estimate:
         Chain(experiment.wire),
         experiment.objective,
     )
-    with threads(experiment.threads):
+    with threads(experiment.threads), with_workers(experiment.executor):
         choice = choose(experiment, workshop, flat)
         seconds_of_round = _round_seconds(experiment, workshop, choice, flat)
         test_seconds = _test_seconds(workshop, choice, flat)
@@ -89,7 +90,8 @@ def _round_seconds(experiment: Experiment, workshop: Workshop, choice: Choice, f
         return known
     asks = workshop.executor(SERIAL)
     try:
-        return round_seconds(workshop, choice.settings, first_orders(experiment, workshop.data, flat, asks))
+        workers = cluster.workers(choice.settings) if choice.settings.kind == "ray" else None
+        return round_seconds(workshop, choice.settings, first_orders(experiment, workshop.data, flat, asks), workers)
     finally:
         asks.close()
 

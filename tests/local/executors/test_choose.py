@@ -254,7 +254,7 @@ def test_another_forward_or_shape_is_another_choice() -> None:
     plain, dropping = (nn.Sequential(nn.Linear(4, 3), *more) for more in ([], [nn.Dropout()]))
     small = data()
     large = FederatedData.from_arrays(np.zeros((40, 1, 8, 8)), np.arange(40) % 3, clients=6, test=0.1)
-    places = {place(experiment, each, net) for each in (small, large) for net in (plain, dropping)}
+    places = {place(experiment, each, net, 2) for each in (small, large) for net in (plain, dropping)}
     assert len(places) == 4
 
 
@@ -287,7 +287,7 @@ def test_the_gate_sees_small_steps_and_what_is_not_a_number(lr: float, monkeypat
         ({"stack": 4, "channels_last": True}, ["executor.channels_last", "executor.stack=0"]),
         ({"kind": "serial", "stack": 4}, ["executor.stack must be 0", "kind=serial; got 4"]),
         ({"kind": "vectorised", "stack": 0}, ["executor.stack must be 1 or more", "got 0"]),
-        ({"kind": "serial", "workers": 2}, ["executor.workers needs", "kind=processes or threads"]),
+        ({"kind": "serial", "workers": 2}, ["executor.workers needs", "kind=processes, threads or ray"]),
         ({"kind": "gpu"}, ["executor.kind", "gpu", "processes"]),
         ({"workers": 0}, ["executor.workers", "0"]),
     ],
@@ -371,7 +371,7 @@ def test_nothing_is_said_where_a_choice_is_not_worth_it() -> None:
     assert go().summary["why_not_stacked"] is None
 
 
-def contest(asked: dict[str, Any], method: str = "fedavg", fork: bool = True) -> choose._Contest:
+def contest(asked: dict[str, Any], method: str = "fedavg", workers: int = 2) -> choose._Contest:
     """On the first round's orders of a network that the kernels know."""
     model, given = convolutional(nn.ReLU()), data().to(torch.float32)
     experiment = Experiment(rounds=1_000_000, per_round=6, local=LOCAL, algorithm=method)
@@ -379,7 +379,7 @@ def contest(asked: dict[str, Any], method: str = "fedavg", fork: bool = True) ->
     rule = experiment.algorithm.rules()[0]
     shop = Workshop(model, given, rule, experiment.local, 0)
     orders = first_orders(experiment, given, flat, shop.executor(choose.SERIAL))
-    return choose._Contest(shop, ExecutorSettings(**asked).completed, orders, experiment.rounds, fork)
+    return choose._Contest(shop, ExecutorSettings(**asked).completed, orders, experiment.rounds, workers)
 
 
 def told(monkeypatch: pytest.MonkeyPatch, native: float, stacked: float = 1.05) -> None:
@@ -404,8 +404,8 @@ def test_native_training_is_compared_on_equal_terms(native: float, first: str, m
 def test_the_stack_that_was_asked_for_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     needed()
     told(monkeypatch, 0.5)
-    for fork in (True, False):
-        assert {way.stack for way in contest({"stack": 4}, fork=fork).ranking()} == {4}
+    for workers in (2, 1):
+        assert {way.stack for way in contest({"stack": 4}, workers=workers).ranking()} == {4}
 
 
 def test_what_a_native_run_is_refused_for_leaves_the_best_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,9 +34,9 @@ def equal(one: Any, other: Any) -> bool:
 def test_every_field_comes_back_from_copies_of_the_tensors() -> None:
     sent = orders()
     packed, tensors = pack(sent)
-    order = unpack(packed, [tensor.clone() for tensor in tensors])
-    assert all(equal(order(row), sent[row]) for row in (2, 0, 1))
-    assert not equal(order(0), sent[1])
+    got = unpack(packed, [tensor.clone() for tensor in tensors])
+    assert all(equal(got[row], sent[row]) for row in (2, 0, 1))
+    assert not equal(got[0], sent[1])
 
 
 def test_each_tensor_travels_once_and_not_in_the_bytes() -> None:
@@ -48,5 +48,5 @@ def test_each_tensor_travels_once_and_not_in_the_bytes() -> None:
     assert [sum(tensor is each for each in tensors) for tensor in (large, W, B, LR)] == [1, 1, 1, 1]
     assert len({id(tensor) for tensor in tensors}) == len(tensors)
     assert len(packed) < 30_000
-    order = unpack(packed, tensors)
-    assert order(0).start is order(299).start is large
+    got = unpack(packed, tensors)
+    assert got[0].start is got[299].start is large

@@ -262,15 +262,15 @@ def test_a_model_that_is_another_one_when_it_is_tested_is_refused(kind: type[nn.
 
 def test_another_instruction_set_or_none_is_another_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     needed()
-    experiment, module, found = Experiment(), net(), {place(Experiment(), data(), net())}
-    assert {place(experiment, data(), module)} == found
+    experiment, module, found = Experiment(), net(), {place(Experiment(), data(), net(), 2)}
+    assert {place(experiment, data(), module, 2)} == found
     others = [isa for isa in library.usable() if isa != needed().isa]
     for isa in others:
         monkeypatch.setenv("FEDKEEL_ISA", isa)
-        found.add(place(experiment, data(), module))
+        found.add(place(experiment, data(), module, 2))
     monkeypatch.delenv("FEDKEEL_ISA", raising=False)
     monkeypatch.setenv("FEDKEEL_NATIVE", "no")
-    found.add(place(experiment, data(), module))
+    found.add(place(experiment, data(), module, 2))
     assert len(found) == 2 + len(others)
 
 

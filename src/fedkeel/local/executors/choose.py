@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedkeel.errors import FedkeelError, InputError
-from fedkeel.local.build import Workshop, cores
+from fedkeel.local.build import Workshop
 from fedkeel.local.executors.agreement import cannot_stack, failure, objection
 from fedkeel.local.executors.memory_limits import native_limit, stack_limit
+from fedkeel.local.machine import cores
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.trainer import plan
 from fedkeel.local.work import steps
@@ -33,6 +34,8 @@ _LONG = 60.0  # a run that takes longer is worth PyTorch's vmap, which takes two
 _CLEAR = 2 / 3  # native training that takes no more of PyTorch's time, both on one core, is chosen without more ado
 _OBVIOUS = 1 / 4  # and what takes no more than this need not even be compared with closed forms
 
+APART = ("processes", "ray")
+"""Kinds that train in workers beside this process."""
 SERIAL = ExecutorSettings(kind="serial").completed
 
 
@@ -52,9 +55,10 @@ class Choice:
     """Why PyTorch computes gradients and not the compiled kernels, in a sentence, unless that was asked for."""
 
 
-def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, fork: bool) -> Choice:
+def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, workers: int) -> Choice:
     """Fill in what `asked` leaves open by trying the candidates on the first round's orders.
 
+    There can be so many workers beside this process; with 1 there are none.
     The winner must agree with plain autograd before it is used. What was asked for by name and does not is an error.
     """
     asked = asked.completed
@@ -67,7 +71,7 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
         if reason := objection(workshop, asked, orders):
             raise _refusal(asked, reason)
         return Choice(asked)
-    contest = _Contest(workshop, asked, orders, rounds, fork)
+    contest = _Contest(workshop, asked, orders, rounds, workers)
     for settings in contest.ranking():
         reason = objection(workshop, settings, orders)
         if reason is None:
@@ -78,17 +82,20 @@ def settle(workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order],
     raise _refusal(asked, next(iter(contest.refused.values())))
 
 
-def round_seconds(workshop: Workshop, settings: ExecutorSettings, orders: Sequence[Order]) -> float:
-    """What a round takes one way that is settled, from a few steps of the first one."""
-    workers = min(settings.workers or cores(), len(orders)) if settings.kind == "processes" else 1
-    return _Contest(workshop, settings, orders, rounds=1, fork=False).measure(settings) / workers
+def round_seconds(
+    workshop: Workshop, settings: ExecutorSettings, orders: Sequence[Order], workers: int | None = None
+) -> float:
+    """What a round takes one way that is settled, from a few steps of the first one; shared by so many workers."""
+    workers = (settings.workers or cores()) if workers is None else workers
+    shared = min(workers, len(orders)) if settings.kind in APART else 1
+    return _Contest(workshop, settings, orders, rounds=1, workers=1).measure(settings) / shared
 
 
 class _Contest:
     """Measures ways to train until time is up."""
 
     def __init__(
-        self, workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, fork: bool
+        self, workshop: Workshop, asked: ExecutorSettings, orders: Sequence[Order], rounds: int, workers: int
     ) -> None:
         self._workshop = workshop
         self._asked = asked
@@ -96,7 +103,7 @@ class _Contest:
         self._work = _work(workshop, orders)
         self.seconds = {SERIAL: 0.0}
         """Of a round with each candidate."""
-        self._workers = min(asked.workers or cores(), len(orders)) if fork else 1
+        self._workers = min(workers, len(orders))
         self._share = -(-len(orders) // self._workers)
         self.refused: dict[str, str] = {}
         self._native_seconds = np.inf
@@ -195,7 +202,7 @@ class _Contest:
         if asked.kind in ("serial", "vectorised"):
             return ranked
         shared = [self._shared(way) for way in ranked]
-        if asked.kind == "processes":
+        if asked.kind in APART:
             return shared
         rivals = shared[:1] if self._workers > 1 else ranked[:1]
         return self._compared([*rivals, threads] if in_threads else rivals, ranked[0], len(self._orders))
@@ -206,7 +213,7 @@ class _Contest:
         ranked = self._measured(self._ways())
         # A stack larger than a worker's share would leave somebody idle.
         shared = [self._shared(way) for way in ranked if (way.stack or 0) <= self._share or asked.stack]
-        if asked.kind == "processes":
+        if asked.kind in APART:
             return shared or [self._shared(way) for way in ranked]
         if asked.kind == "vectorised" or self._workers == 1 or not ranked:
             return ranked
@@ -268,7 +275,10 @@ class _Contest:
         return ways
 
     def _shared(self, way: ExecutorSettings) -> ExecutorSettings:
-        return way.model_copy(update={"kind": "processes", "workers": self._asked.workers})
+        """The same in workers."""
+        kind = self._asked.kind if self._asked.kind in APART else "processes"
+        of_workers = {name: getattr(self._asked, name) for name in ("workers", "address", "cpus", "gpus", "memory")}
+        return way.model_copy(update={"kind": kind, **of_workers})
 
     def measure(self, way: ExecutorSettings) -> float:
         """What a round would take one way, from a few steps of a typical stack."""

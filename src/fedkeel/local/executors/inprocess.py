@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,6 +58,9 @@ class InProcess:
 
     def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
         return self.evaluator.predict(w, buffers, on)
+
+    def report(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         self.lender.close()

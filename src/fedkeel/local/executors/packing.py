@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
+from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Order
 
 _NAMES = [each.name for each in fields(Order)]
 
 
 def pack(orders: Sequence[Order]) -> tuple[bytes, list[Tensor]]:
-    """The orders field by field, which is several times as fast as one by one, and the tensors that they hold."""
-    file = io.BytesIO()
+    """The orders column by column, and the tensors that they hold."""
+    file, made = io.BytesIO(), Orders.of(orders)
     packer = _Packer(file, pickle.HIGHEST_PROTOCOL)
-    packer.dump([[getattr(order, name) for order in orders] for name in _NAMES])
+    packer.dump([getattr(made, name) for name in _NAMES])
     return file.getvalue(), packer.tensors
 
 
-def unpack(packed: bytes, tensors: Sequence[Tensor]) -> Callable[[int], Order]:
-    """Makes the order at a place; `tensors` are those that were packed, or copies of them."""
-    columns = _Unpacker(io.BytesIO(packed), tensors).load()
-    return lambda row: Order(*(column[row] for column in columns))
+def unpack(packed: bytes, tensors: Sequence[Tensor]) -> Orders:
+    """The orders; `tensors` are those that were packed, or copies of them."""
+    return Orders(**dict(zip(_NAMES, _Unpacker(io.BytesIO(packed), tensors).load(), strict=True)))
 
 
 def _tensor(number: int) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -71,7 +72,7 @@ class Processes:
         packed, tensors = pack(orders)
         inputs = self._send({str(number): tensor for number, tensor in enumerate(tensors)})
         outputs, columns = self._lender.lend(self._numbers(orders))
-        doing = [f"training {_clients(orders, rows)}" for rows in stacks]
+        doing = [f"training {clients_in_words(orders, rows)}" for rows in stacks]
         replies = self._ask(TrainRequest(inputs, packed, stacks, limit, outputs), doing)
         held = reduce(agreed, (reply.held for reply in replies))
         if held:
@@ -115,6 +116,9 @@ class Processes:
         replies = self._ask(TestRequest(self._send(tensors), on, outputs), ["testing the model"] * batches)
         parts = {number: part for reply in replies for number, part in reply.parts.items()}
         return [parts[number] for number in range(batches)]
+
+    def report(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         for each in self._workers:
@@ -233,7 +237,8 @@ def unavailable() -> str | None:
     return None
 
 
-def _clients(orders: Sequence[Order], rows: Sequence[int]) -> str:
+def clients_in_words(orders: Sequence[Order], rows: Sequence[int]) -> str:
+    """Of a stack, for messages."""
     shown = ", ".join(str(orders[row].client) for row in rows[:SHOWN])
     more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
     return f"client{'s' * (len(rows) > 1)} {shown}{more} in round {orders[rows[0]].round}"

@@ -183,14 +183,14 @@ class _Worker:
             yield ticket
 
     def _train(self, request: TrainRequest) -> Done:
-        order = unpack(request.orders, [*self._reader.tensors(request.inputs).values()])
+        orders = unpack(request.orders, [*self._reader.tensors(request.inputs).values()])
         outputs = self._reader.tensors(request.outputs)
         self._held, self._sums = [], {}
         held: Kinds | None = None
         for ticket in self._draw():
             rows = request.stacks[ticket]
             out = outputs["w"][span] if (span := consecutive(rows)) else None
-            part, sums = divided(self._trainer([*map(order, rows)], request.limit, out))
+            part, sums = divided(self._trainer(orders.pick(np.array(rows)), request.limit, out))
             self._sums = add(self._sums, sums)
             put({name: part.pop(name) for name in outputs}, rows, outputs)
             self._held.append((rows, part))

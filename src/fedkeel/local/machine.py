@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,9 @@ from pathlib import Path, PurePosixPath
 
 CPUINFO = Path("/proc/cpuinfo")
 GROUPS, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+SLURM = "SLURM_CPUS_PER_TASK"
+OURS = "FEDKEEL_CORES"
+"""Variables of the environment that hold a number of cores: what SLURM gave a task, and what a user gives fedkeel."""
 _UNLIMITED = 1 << 60
 """A limit on memory as high as this is none: so does Linux write it."""
 
@@ -21,6 +25,24 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return int(cores_and_why()[0])
+
+
+def cores_and_why() -> tuple[int, str]:
+    """(How many cores this process may use, what limits it to these, in a few words)."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = {"this machine has no more": os.cpu_count() or 1, "its affinity": known}
+    if (group := limits().cores) is not None:
+        found["a control group"] = max(1, int(group))
+    for name in (SLURM, OURS):
+        if (told := os.environ.get(name, "")).isdecimal() and int(told) > 0:
+            found[name] = int(told)
+    least = min(found.values())
+    return least, next(why for why, count in found.items() if count == least)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedkeel.runner import machine
-from fedkeel.runner.machine import Limits, limits
+from fedkeel.local import machine
+from fedkeel.local.machine import Limits, limits
 
 
 def groups(root: Path, mine: str, files: dict[str, str]) -> Limits:

@@ -1,0 +1,1 @@
+"""Training on the machines of a Ray cluster: the only folder that imports ray."""

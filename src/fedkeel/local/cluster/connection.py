@@ -1,0 +1,312 @@
+"""A connection to Ray: to a cluster of this run's own on this machine, or to one that is there already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from math import ceil, inf
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+import fedkeel
+from fedkeel.errors import InputError, MishapError, label, words
+from fedkeel.local.machine import cores_and_why
+from fedkeel.local.native import library
+from fedkeel.local.settings import ExecutorSettings
+
+ANSWER_SECONDS = 5.0
+"""In which something must answer at an address."""
+CONNECT_SECONDS = 30.0
+"""In which a cluster must let this process in, and every machine of it must say what it has."""
+_LOOPBACK = "127.0.0.2"
+"""Not 127.0.0.1, in the place of which Ray takes an address that others can reach."""
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Pages of Ray's logs about a lost machine would end up between a run's lines.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+}
+_GB = 1e9
+
+
+def package() -> Any:
+    """The module `ray`, which is imported only here."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        raise InputError("executor.kind=ray needs Ray; run pip install 'fedkeel[ray]'") from None
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    return ray
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for: a cluster, and workers on it."""
+
+    address: str | None = None
+    workers: int | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory: float = 0.0
+    """In GB."""
+
+    @classmethod
+    def of(cls, settings: ExecutorSettings) -> Wish:
+        """By an experiment."""
+        asked = {name: getattr(settings, name) for name in ("address", "workers", "cpus", "gpus", "memory")}
+        return cls(**{name: value for name, value in asked.items() if value is not None})
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Of one worker, as Ray counts them."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory * _GB}
+        return {name: value for name, value in asked.items() if value}
+
+    @property
+    def words(self) -> str:
+        """What one worker needs."""
+        parts = [f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"]
+        parts += [f"{self.gpus:g} GPU{'s' * (self.gpus != 1)}"] * bool(self.gpus)
+        parts += [f"{self.memory:g} GB of memory"] * bool(self.memory)
+        return " and ".join(parts)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster, or what Ray takes for one."""
+
+    id: str
+    host: str
+    resources: dict[str, float]
+
+    def room(self, resources: dict[str, float]) -> int:
+        """How many workers fit on it when it is empty."""
+        return int(min((self.resources.get(name, 0.0) / need for name, need in resources.items()), default=inf) + 1e-9)
+
+
+class Connection:
+    """A process has one at a time. A cluster that it started ends with it."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.ray = package()
+        self._folder: Path | None = None
+        self._ours = True
+        if self.ray.is_initialized():
+            self._share(wish)
+        elif wish.address is None:
+            self._start(wish)
+        else:
+            self._join(wish.address)
+        try:
+            self.nodes = self.alive()
+            if wish.address is not None:
+                self._check_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def _share(self, wish: Wish) -> None:
+        """Use a connection that the user's program has made."""
+        self._ours, mine = False, self.ray.get_runtime_context().gcs_address
+        self.limit = "the cluster that this program is connected to"
+        if wish.address not in (None, "auto", mine):
+            raise InputError(
+                f"executor.address={label(str(wish.address))} cannot be used, as this program is connected to the Ray "
+                f"cluster {mine}; remove it, or call ray.shutdown() before"
+            )
+
+    def _start(self, wish: Wish) -> None:
+        """A cluster on this machine alone, as large as this process may be."""
+        usable, why = cores_and_why()
+        asked = ceil((wish.workers or 1) * wish.cpus)
+        self.limit = f"{usable} cores of this machine, by {why}" if usable < (os.cpu_count() or 1) else "this machine"
+        home = "/tmp" if os.path.isdir("/tmp") else None  # Ray's sockets lie there: a long path is refused
+        self._folder = Path(tempfile.mkdtemp(prefix="fedkeel-ray-", dir=home))
+        try:
+            with _signals_kept():
+                self.ray.init(
+                    address="local",
+                    num_cpus=max(usable, asked),
+                    include_dashboard=False,
+                    _node_ip_address=_LOOPBACK,
+                    _temp_dir=str(self._folder),
+                    **_quietly(),
+                )
+        except Exception as error:
+            self.close()
+            raise MishapError(
+                f"executor.kind=ray: no cluster could be started on this machine ({words(error)})"
+            ) from error
+
+    def _join(self, address: str) -> None:
+        """A cluster that this machine is part of."""
+        self.limit = f"the cluster {address}"
+        if address != "auto":
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+            except OSError as error:
+                raise InputError(
+                    f"executor.address: nothing answers at {label(address)} ({words(error)}); give HOST:PORT as "
+                    "`ray start --head` prints it, or remove it to use this machine alone"
+                ) from None
+        failure = self._within(CONNECT_SECONDS, lambda: self.ray.init(address=address, **_quietly()))
+        if failure is None:
+            return
+        said = words(failure)
+        if "ersion mismatch" in said:
+            raise InputError(
+                f"executor.address: the cluster {label(address)} has another Python or Ray than this process; "
+                f"install the same on all machines ({said})"
+            )
+        if isinstance(failure, TimeoutError):
+            said = f"it did not let this process in within {CONNECT_SECONDS:.0f} seconds; is this machine part of it?"
+        if address == "auto" and isinstance(failure, ConnectionError):
+            said = "this machine is part of none"
+        raise InputError(
+            f"executor.address: no Ray cluster can be used at {label(address)}: {said}; start one with "
+            "`ray start --head`, or remove executor.address"
+        )
+
+    @staticmethod
+    def _within(seconds: float, work: Any) -> BaseException | None:
+        """Do this in a thread, so that it cannot take for ever; returns what went wrong, if something did."""
+        failures: list[BaseException] = []
+        over = threading.Event()
+
+        def attempt() -> None:
+            try:
+                work()
+            except BaseException as error:
+                failures.append(error)
+            over.set()
+
+        threading.Thread(target=attempt, name="fedkeel-ray", daemon=True).start()
+        end = monotonic() + seconds
+        while not over.wait(0.1):  # in small steps, so that an interruption is heard
+            if monotonic() > end:
+                return TimeoutError(f"no answer within {seconds:.0f} seconds")
+        return failures[0] if failures else None
+
+    def alive(self) -> list[Node]:
+        """The machines that are there now."""
+        told = (node for node in self.ray.nodes() if node["Alive"])
+        return [Node(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"])) for node in told]
+
+    def free(self, resources: dict[str, float]) -> float:
+        """How many workers would fit into all that is free, as if it were on one machine."""
+        have = self.ray.available_resources()
+        return float(min(have.get(name, 0.0) / need for name, need in resources.items()))
+
+    def _check_versions(self) -> None:
+        """Refuse machines whose results would be others, or that lack what workers need."""
+        mine, ray = facts(), self.ray
+
+        def look() -> Any:  # a function inside of another one travels by value: it needs no fedkeel over there
+            try:
+                from fedkeel.local.cluster.connection import facts as theirs
+
+                return theirs()
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        task = ray.remote(num_cpus=0, max_retries=0)(look)
+        asked = {task.options(scheduling_strategy=where(node.id, soft=False)).remote(): node for node in self.nodes}
+        ready, late = ray.wait([*asked], num_returns=len(asked), timeout=CONNECT_SECONDS)
+        for ref in late:
+            raise InputError(
+                f"executor.address: the machine {asked[ref].host} of the cluster does not answer within "
+                f"{CONNECT_SECONDS:.0f} seconds; take it out of the cluster, or start Ray there again"
+            )
+        for ref in ready:
+            host = asked[ref].host
+            try:
+                theirs = ray.get(ref)
+            except Exception as error:
+                theirs = words(error)
+            if isinstance(theirs, str):
+                raise InputError(
+                    f"executor.address: the machine {host} of the cluster cannot import fedkeel ({label(theirs)}); "
+                    "install the same version there"
+                )
+            for what, value in mine.items():
+                other = theirs.get(what)
+                if what == "instruction sets":
+                    self._check_kernels(host, other)
+                elif other != value:
+                    raise InputError(
+                        f"executor.address: the machine {host} of the cluster has another {what} ({other}) than this "
+                        f"one ({value}); install the same version there"
+                    )
+
+    @staticmethod
+    def _check_kernels(host: str, theirs: list[str]) -> None:
+        loaded = library.load()
+        if loaded is not None and loaded.isa not in theirs:
+            best = next((isa for isa in library.usable() if isa in theirs), None)
+            instead = f"set FEDKEEL_ISA={best}" if best else "set FEDKEEL_NATIVE=no"
+            raise InputError(
+                f"executor.address: the machine {host} of the cluster cannot use the native kernels for {loaded.isa}; "
+                f"{instead} to give all machines the same results"
+            )
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if self._ours:
+            with _signals_kept(), suppress(Exception):
+                self.ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def facts() -> dict[str, Any]:
+    """What must be the same on all machines."""
+    return {
+        "fedkeel": f"{fedkeel.__version__}, code {_code()}",
+        "PyTorch": str(torch.__version__),
+        "instruction sets": [*library.usable()],
+    }
+
+
+def _code() -> str:
+    """A few letters for the code of fedkeel."""
+    root, found = Path(fedkeel.__file__).parent, sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:8]
+
+
+def _quietly() -> dict[str, Any]:
+    return {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; who stops a run decides what happens then."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,173 @@
+"""The executor that trains on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedkeel.data.federated import FederatedData, Held
+from fedkeel.errors import InputError, words
+from fedkeel.local.cluster.freeze import by_value, freeze, thaw
+from fedkeel.local.cluster.pool import Kept, Seat, lease, release
+from fedkeel.local.cluster.worker import Reply, Shipped
+from fedkeel.local.evaluation import BATCH, Evaluator, Part, together
+from fedkeel.local.executor import Score
+from fedkeel.local.executors.inprocess import put
+from fedkeel.local.executors.memory import Lender
+from fedkeel.local.executors.packing import pack
+from fedkeel.local.executors.processes import clients_in_words
+from fedkeel.local.executors.worker import Failed
+from fedkeel.local.settings import ExecutorSettings, LocalSettings
+from fedkeel.local.trainer import plan
+from fedkeel.wire.many import Orders
+from fedkeel.wire.orders import Columns, Order, Trained, add
+
+_keys = count(1)
+_SHARES = 4
+"""Into so many calls per worker is a test divided."""
+
+
+class OnCluster:
+    """Workers get stacks of clients, call by call; who trains which does not change a result.
+
+    Data and model go to every machine once, and so does every version of the weights. Sums over clients are added up by
+    the workers, then on each machine, so that one tensor per machine comes back.
+    """
+
+    def __init__(
+        self, bare: object, data: FederatedData, local: LocalSettings, evaluator: Evaluator, settings: ExecutorSettings
+    ) -> None:
+        """`bare` is the workshop without its data."""
+        self._data, self._local, self._evaluator = data, local, evaluator
+        self._stack = settings.stack or None
+        self._lender = Lender(shared=False)
+        self._calls = count(1)
+        self._pool = lease(settings)
+        self._key = next(_keys)
+        self._open = True
+        try:
+            self._shipped = Shipped(self._key, self._ship(bare), self._pool.put(data), settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def _ship(self, bare: object) -> Any:
+        cloudpickle = self._pool.ray.cloudpickle
+        try:
+            with by_value(cloudpickle):
+                return self._pool.ray.put(cloudpickle.dumps(bare))
+        except Exception as error:
+            raise InputError(
+                f"executor.kind=ray: this model or method cannot be sent to other machines ({words(error)}); define it "
+                "at the top level of a module, without open files, locks or lambdas"
+            ) from error
+
+    def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+        orders = Orders.of(orders)
+        stacks = plan(orders, self._data, self._local, self._stack)
+        packed = [pack(orders.pick(np.array(rows))) for rows in stacks]
+        uses = Counter(id(tensor) for _, tensors in packed for tensor in tensors)
+
+        def sent(tensor: Tensor) -> Any:
+            """What several stacks need goes to the store, the rest with the call."""
+            return self._pool.put(tensor) if uses[id(tensor)] > 1 or self._pool.has(tensor) else freeze(tensor)
+
+        columns, sums, left = Columns(), Columns(), [*range(len(stacks))]
+        while left:
+            call, kept, asked = next(self._calls), Kept(), left
+
+            def submit(seat: Seat, place: int, asked: list[int] = asked, call: int = call) -> Any:
+                order, tensors = packed[asked[place]]
+                return seat.actor.train.remote(self._shipped, order, [*map(sent, tensors)], limit, call)
+
+            def doing(place: int, asked: list[int] = asked) -> str:
+                return f"training {clients_in_words(orders, stacks[asked[place]])}"
+
+            for place, seat, reply in self._pool.work(len(asked), submit, doing, kept):
+                if isinstance(reply, Failed):
+                    raise reply.error(doing(place))
+                assert isinstance(reply, Reply)
+                part: Columns = thaw(reply.rows)
+                columns = columns or self._room(part, orders)
+                put(part, stacks[asked[place]], columns)
+                if reply.sums:
+                    kept.setdefault(seat, []).append(place)
+            more, lost = self._delivered(call, kept)
+            sums, left = add(sums, more) if more else sums, [asked[place] for place in lost]
+            self._pool.losses.repeated += len(left)
+        return Trained(columns | sums)
+
+    def _room(self, part: Columns, orders: Orders) -> Columns:
+        """Columns for all orders, like those of a part."""
+        shapes = {name: tuple(tensor.shape[1:]) for name, tensor in part.items()} | {"lr": (int(orders.epochs.max()),)}
+        return self._lender.lend({n: ((len(orders), *shapes[n]), tensor.dtype) for n, tensor in part.items()})[1]
+
+    def _delivered(self, call: int, kept: Kept) -> tuple[Columns, list[int]]:
+        """(The sums over all stacks of a call, the stacks whose sums were lost on the way).
+
+        The workers of a machine add theirs up one after the other, and the last one sends them.
+        """
+        by_machine: dict[str, list[Seat]] = {}
+        for seat in kept:
+            by_machine.setdefault(seat.node, []).append(seat)
+        chains = {}
+        for node, seats in by_machine.items():
+            ref = None
+            for seat in seats:
+                ref = seat.actor.deliver.remote(call, ref)
+            chains[ref] = node
+        sums, lost = Columns(), list[int]()
+        for ref, node in chains.items():
+            told = self._pool.answer(ref)
+            if isinstance(told, Failed):
+                raise told.error("adding up what clients send")
+            if told is None:
+                lost += [place for seat in by_machine[node] for place in kept[seat]]
+            else:
+                sums = add(sums, thaw(told))
+        return sums, sorted(lost)
+
+    def evaluate(self, w: Tensor, buffers: Tensor, samples: Tensor | None = None, on: Held = "test") -> Score:
+        parts = self._tested(w, buffers, samples, on, not self._evaluator.task.adds_up)
+        return self._evaluator.joined(parts, samples, on)
+
+    def predict(self, w: Tensor, buffers: Tensor, on: Held = "test") -> Tensor:
+        return together(self._tested(w, buffers, None, on, True))
+
+    def _tested(self, w: Tensor, buffers: Tensor, samples: Tensor | None, on: Held, outputs: bool) -> list[Part]:
+        """What comes of every batch."""
+        total = self._evaluator.count(samples, on)
+        batches = -(-total // BATCH)
+        if batches <= self._pool.size:  # not worth a message
+            return self._evaluator.parts(w, buffers, samples, range(batches), on, outputs)
+        numbers = torch.arange(total) if samples is None else samples
+        tensors = [self._pool.put(each) for each in (w, buffers, numbers)]
+        shares = [part.tolist() for part in np.array_split(np.arange(batches), min(batches, _SHARES * self._pool.size))]
+
+        def submit(seat: Seat, place: int) -> Any:
+            return seat.actor.test.remote(self._shipped, tensors, shares[place], on, outputs)
+
+        found: dict[int, list[Part]] = {}
+        for place, _, reply in self._pool.work(len(shares), submit, lambda _: "testing the model"):
+            if isinstance(reply, Failed):
+                raise reply.error("testing the model")
+            found[place] = reply
+        return [part for place in range(len(shares)) for part in found[place]]
+
+    def report(self) -> dict[str, Any]:
+        return {"ray": self._pool.report()}
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        for seat in self._pool.seats:
+            seat.actor.forget.remote(self._key)
+        release(self._pool)
+        self._lender.close()

@@ -1,0 +1,385 @@
+"""The workers of this process on a cluster: one crew for all its executors, and what to do when some are lost."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+
+from fedkeel.errors import FedkeelError, InputError, MishapError, counted, label, words
+from fedkeel.local.cluster.connection import Connection, Wish
+from fedkeel.local.cluster.freeze import freeze
+from fedkeel.local.cluster.worker import Worker
+from fedkeel.local.executors.worker import LESS_MEMORY
+from fedkeel.local.native import library
+from fedkeel.local.settings import ExecutorSettings
+
+TRIES = 3
+"""So often is the same work begun if workers die of it."""
+FULL_SECONDS = 10.0
+"""So long a full cluster may take to get room for a worker."""
+START_SECONDS = 60.0
+"""So long may workers take to start."""
+AGAIN_SECONDS = 5.0
+"""So long after a loss, others are started in the place of those that are gone."""
+DEPTH = 2
+"""Calls that a worker is given at a time, so that it need not wait for the next one."""
+_TICK = 0.5
+
+
+@dataclass(eq=False)
+class Seat:
+    """A worker, as this process sees it."""
+
+    actor: Any
+    node: str
+    process: int
+
+
+Submit = Callable[[Seat, int], Any]
+"""Asks a worker for the n-th piece of work; returns a reference to the answer."""
+Kept = dict[Seat, list[int]]
+"""Pieces of work of which each worker still holds something: they are done again if it is lost."""
+
+
+@dataclass
+class Losses:
+    """What was lost, and made good."""
+
+    workers: int = 0
+    repeated: int = 0
+    """Pieces of work that were done again."""
+
+
+class Pool:
+    """Workers that stay; those that are lost are replaced if there is room, and nobody waits for that."""
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.losses = Losses()
+        self.holders = 0
+        self._coming: dict[Any, Any] = {}
+        """Workers that are being started, by the answer that each will give."""
+        self._again = 0.0
+        self._put: dict[int, tuple[weakref.ref[Any], int, Any]] = {}
+        self.connection = Connection(wish)
+        self.ray = self.connection.ray
+        self._lost = _losses(self.ray)
+        try:
+            self.seats = self._first()
+        except BaseException:
+            self.connection.close()
+            raise
+        self.size = len(self.seats)
+
+    # Who is there.
+
+    def _first(self) -> list[Seat]:
+        """As many workers as were asked for, or as there is room for."""
+        wish, nodes = self.wish, self.connection.nodes
+        room = sum(node.room(wish.resources) for node in nodes)
+        if room < (wish.workers or 1):
+            raise InputError(
+                f"executor: the cluster has too little for {counted(wish.workers or 1, 'worker')} of {wish.words}: it "
+                f"has {self._has()}, room for {room}; set executor.workers, cpus, gpus or memory to less, or add "
+                "machines"
+            )
+        wanted = wish.workers or min(room, self._free())
+        self._start(wanted)
+        seats, end = list[Seat](), monotonic() + START_SECONDS
+        while self._coming and monotonic() < end:
+            seats += self._arrived(_TICK)
+            if not seats and not self._coming:
+                raise MishapError("executor.kind=ray: no worker could be started")
+            if wish.workers is None and seats and monotonic() > end - START_SECONDS + FULL_SECONDS:
+                break
+        self._give_up_starting()
+        if len(seats) < (wish.workers or 1):
+            raise MishapError(
+                f"executor.workers: only {len(seats)} of {wanted} workers of {wish.words} could be started within "
+                f"{START_SECONDS:.0f} seconds, as others use the cluster ({self._has()}); ask for fewer, or try later"
+            )
+        return seats
+
+    def _free(self) -> int:
+        """How many workers fit into what others have left; a cluster that is full may take a moment to get room."""
+        end = monotonic() + FULL_SECONDS
+        while (free := int(self.connection.free(self.wish.resources) + 1e-9)) < 1:
+            if monotonic() > end:
+                raise MishapError(
+                    f"executor.kind=ray: the cluster is full, as others use it ({self._has()}), and a worker needs "
+                    f"{self.wish.words}; try later, or add machines"
+                )
+            sleep(_TICK)
+        return free
+
+    def _has(self) -> str:
+        total, free = self.ray.cluster_resources(), self.ray.available_resources()
+        parts = [f"{free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs free"]
+        if total.get("GPU") or self.wish.gpus:
+            parts.append(f"{free.get('GPU', 0):g} of {total.get('GPU', 0):g} GPUs free")
+        if self.wish.memory:
+            parts.append(f"{free.get('memory', 0) / 1e9:.3g} of {total.get('memory', 0) / 1e9:.3g} GB free")
+        return ", ".join(parts)
+
+    def _start(self, count: int) -> None:
+        needs = self.wish.resources
+        options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0), "max_restarts": 0}
+        if "memory" in needs:
+            options["memory"] = int(needs["memory"])
+        made = self.ray.remote(Worker).options(scheduling_strategy="SPREAD", **options)
+        loaded = library.load()
+        environment = {"FEDKEEL_NATIVE": library.mode()} | ({"FEDKEEL_ISA": loaded.isa} if loaded else {})
+        for _ in range(count):
+            actor = made.remote(environment, "cuda" if self.wish.gpus else "cpu")
+            self._coming[actor.where.remote()] = actor
+
+    def _arrived(self, patience: float) -> list[Seat]:
+        """Workers that have started; one that could not is given up."""
+        ready, _ = self.ray.wait([*self._coming], num_returns=1, timeout=patience)
+        if ready and len(self._coming) > 1:
+            ready, _ = self.ray.wait([*self._coming], num_returns=len(self._coming), timeout=0)
+        seats = []
+        for ref in ready:
+            actor = self._coming.pop(ref)
+            try:
+                seats.append(Seat(actor, *self.ray.get(ref)))
+            except self._lost as error:
+                if not getattr(self, "size", 0):  # at the start: something is wrong with all of them
+                    raise MishapError(f"executor.kind=ray: a worker could not be started: {_why(error)}") from error
+        return seats
+
+    def _give_up_starting(self) -> None:
+        for actor in self._coming.values():
+            self._kill(actor)
+        self._coming.clear()
+
+    def _kill(self, actor: Any) -> None:
+        with suppress(Exception):
+            self.ray.kill(actor)
+
+    # What is there.
+
+    def put(self, value: Any) -> Any:
+        """A reference to a tensor, or to something that holds tensors, in Ray's store; each is put there once."""
+        version = getattr(value, "_version", 0)
+        known = self._put.get(id(value))
+        if known is not None and known[0]() is value and known[1] == version:
+            return known[2]
+        number, forget = id(value), self._put.pop
+        ref = self.ray.put(freeze(value))
+        self._put[number] = (weakref.ref(value, lambda _: forget(number, None)), version, ref)
+        return ref
+
+    def has(self, value: Any) -> bool:
+        """Whether it is in the store."""
+        known = self._put.get(id(value))
+        return known is not None and known[0]() is value
+
+    # Work.
+
+    def work(self, count: int, submit: Submit, doing: Callable[[int], str], kept: Kept | None = None) -> Iterator[Any]:
+        """Have so many pieces of work done; yields (its number, who did it, the answer) as they come.
+
+        What is lost with a worker is done again by the others, also what it still held (`kept`). So the same number may
+        come twice.
+        """
+        todo, tries = deque(range(count)), Counter[int]()
+        flying: dict[Any, tuple[int, Seat]] = {}
+        self._replace()
+        while todo or flying:
+            self._hand_out(todo, flying, submit)
+            if not self.seats:
+                self._wait_for_somebody()
+                continue
+            for ref in self._answers(flying):
+                if ref not in flying:  # it went with another one of the same worker
+                    continue
+                number, seat = flying[ref]
+                try:
+                    answer = self.ray.get(ref)
+                except self._lost as error:
+                    back = [n for n, other in flying.values() if other is seat] + (kept or {}).pop(seat, [])
+                    flying = {r: told for r, told in flying.items() if told[1] is not seat}
+                    self._part_with(seat, back[0], tries, doing, error)
+                    todo.extendleft(sorted({*back}, reverse=True))
+                    self.losses.repeated += len({*back})
+                    continue
+                del flying[ref]
+                yield number, seat, answer
+
+    def answer(self, ref: Any) -> Any:
+        """One answer; None if it is lost, or what it was made of."""
+        while not self.ray.wait([ref], timeout=_TICK)[0]:
+            pass
+        try:
+            return self.ray.get(ref)
+        except self._lost:
+            return None
+
+    def _hand_out(self, todo: deque[int], flying: dict[Any, tuple[int, Seat]], submit: Submit) -> None:
+        load = Counter(seat for _, seat in flying.values())
+        for depth in range(1, DEPTH + 1):
+            for seat in self.seats:
+                # The last pieces go to those who have nothing to do.
+                if todo and load[seat] < depth and (depth == 1 or len(todo) > len(self.seats)):
+                    number = todo.popleft()
+                    flying[submit(seat, number)] = number, seat
+                    load[seat] += 1
+
+    def _answers(self, flying: dict[Any, tuple[int, Seat]]) -> list[Any]:
+        """What has come, in the order in which it was asked for."""
+        refs = [*flying, *self._coming]
+        ready, _ = self.ray.wait(refs, num_returns=1, timeout=_TICK)
+        if ready and len(refs) > 1:
+            ready, _ = self.ray.wait(refs, num_returns=len(refs), timeout=0)
+        if any(ref in self._coming for ref in ready):
+            self.seats += self._arrived(0)
+        come = {*ready}
+        return [ref for ref in flying if ref in come]
+
+    def _part_with(
+        self, seat: Seat, number: int, tries: Counter[int], doing: Callable[[int], str], error: Exception
+    ) -> None:
+        """A worker is gone; whoever was doing the same work often is at fault itself."""
+        self.seats.remove(seat)
+        self._kill(seat.actor)
+        self.losses.workers += 1
+        self._again = monotonic() + AGAIN_SECONDS
+        tries[number] += 1
+        if tries[number] >= TRIES:
+            raise MishapError(
+                f"{TRIES} workers of the cluster died one after the other while {doing(number)} ({_why(error)}); "
+                f"out of memory? {LESS_MEMORY}"
+            )
+
+    def _replace(self) -> None:
+        """Start others in the place of those that are gone, without waiting for them."""
+        missing = self.size - len(self.seats) - len(self._coming)
+        if missing > 0 and monotonic() >= self._again:
+            self._again = monotonic() + START_SECONDS
+            self._start(missing)
+
+    def _wait_for_somebody(self) -> None:
+        """All workers are gone: wait until one has been replaced."""
+        if not self._coming:
+            self._start(1)
+        end = monotonic() + START_SECONDS
+        while not self.seats and self._coming:
+            self.seats += self._arrived(_TICK)
+            if monotonic() > end:
+                break
+        if not self.seats:
+            self._give_up_starting()
+            raise MishapError(
+                f"all workers of the cluster are lost, and no other could be started within {START_SECONDS:.0f} seconds"
+            )
+
+    # What a user is told.
+
+    @property
+    def words(self) -> str:
+        """What was found."""
+        nodes = counted(len(self.connection.nodes), "machine")
+        cpus = sum(node.resources.get("CPU", 0.0) for node in self.connection.nodes)
+        return (
+            f"Ray: {counted(self.size, 'worker')} of {self.wish.words} on {nodes} with {cpus:g} CPUs "
+            f"({self.connection.limit})"
+        )
+
+    def report(self) -> dict[str, Any]:
+        """For the summary of a run."""
+        with suppress(Exception):
+            gone = {node.id for node in self.connection.nodes} - {node.id for node in self.connection.alive()}
+            return {
+                "machines": len(self.connection.nodes),
+                "workers": self.size,
+                "found": self.words,
+                "machines_lost": len(gone),
+                "workers_lost": self.losses.workers,
+                "stacks_repeated": self.losses.repeated,
+            }
+        return {}
+
+    def close(self) -> None:
+        """Let everybody go."""
+        for seat in self.seats:
+            self._kill(seat.actor)
+        self._give_up_starting()
+        self.seats = []
+        self._put.clear()
+        self.connection.close()
+
+
+def _losses(ray: Any) -> tuple[type[Exception], ...]:
+    """What Ray raises if a worker, its machine or something on it is gone."""
+    known = ray.exceptions
+    return (
+        known.RayActorError,
+        known.ObjectLostError,
+        known.WorkerCrashedError,
+        known.NodeDiedError,
+        known.OutOfMemoryError,
+        known.ActorUnschedulableError,
+    )
+
+
+def _why(error: Exception) -> str:
+    """The last line of what Ray says about a loss: the first ones name actors by long numbers."""
+    cause = getattr(error, "cause", None)
+    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+    return label(lines[-1]) if lines else words(error)
+
+
+# One connection per process: so does Ray want it.
+
+_pool: Pool | None = None
+_owner = 0
+
+
+def lease(settings: ExecutorSettings) -> Pool:
+    """The workers for these settings; started if nobody has them yet. Give them back by `release`."""
+    global _pool, _owner
+    wish = Wish.of(settings)
+    if _pool is None or _owner != os.getpid():
+        _pool, _owner = Pool(wish), os.getpid()
+    elif _pool.wish != wish:
+        raise FedkeelError("this process has workers of Ray with other settings; end that run first")
+    _pool.holders += 1
+    return _pool
+
+
+def release(pool: Pool) -> None:
+    """When nobody has them any more, they end."""
+    global _pool
+    pool.holders -= 1
+    if pool.holders <= 0 and pool is _pool:
+        _pool = None
+        pool.close()
+
+
+@contextmanager
+def held(settings: ExecutorSettings) -> Iterator[Pool | None]:
+    """Keeps the workers from one executor to the next; for other kinds than `ray` there are none."""
+    if settings.kind != "ray":
+        yield None
+        return
+    pool = lease(settings)
+    try:
+        yield pool
+    finally:
+        release(pool)
+
+
+def workers(settings: ExecutorSettings) -> int:
+    """How many there are for these settings, which somebody has leased."""
+    pool = lease(settings)
+    try:
+        return pool.size
+    finally:
+        release(pool)
