@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -31,15 +30,10 @@ class Local:
         """One more node."""
         return self.made.add_node(**_node(cpus))
 
-    def kill(self, node: Any, number: int = signal.SIGKILL) -> None:
-        """A signal to a node's raylet, which takes all its workers along."""
-        for each in node.all_processes["raylet"]:
-            os.kill(each.process.pid, number)
-
-    @property
-    def nodes(self) -> list[Any]:
-        """The head, and then the others."""
-        return [self.made.head_node, *self.made.worker_nodes]
+    def raylet(self, node: Any) -> int:
+        """The process that takes all workers of a node along."""
+        (found,) = node.all_processes["raylet"]
+        return int(found.process.pid)
 
 
 def _node(cpus: float) -> dict[str, Any]:

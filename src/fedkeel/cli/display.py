@@ -98,6 +98,10 @@ def _costs(s: dict[str, Any]) -> list[tuple[str, str]]:
     kernels = f" ({s['instruction_set']})" if s.get("instruction_set") else ", PyTorch"
     label = f"{ExecutorSettings(**s['executor']).label}{kernels}"
     rows.append(("speed", f"{s['samples_per_second']:,.0f} samples/s, {label}"))
+    if ray := s.get("ray"):
+        lost = f"; {counted(ray['workers_lost'], 'worker')} lost" if ray["workers_lost"] else ""
+        again = f", {counted(ray['stacks_repeated'], 'stack')} trained again" if lost else ""
+        rows.append(("cluster", f"{ray['found']}{lost}{again}"))
     rows.append(("traffic", f"{s['bytes_up'] / 1e6:,.1f} MB up, {s['bytes_down'] / 1e6:,.1f} MB down"))
     return rows
 

@@ -12,7 +12,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.errors import InputError
 from fedkeel.local.build import Workshop
-from fedkeel.local.cluster import pool as cluster
+from fedkeel.local.cluster import leases as cluster
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.agreement import objection
 from fedkeel.local.executors.choose import SERIAL, Choice, settle

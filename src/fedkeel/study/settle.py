@@ -15,7 +15,7 @@ import torch
 from fedkeel.config.experiment import Experiment
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import Workshop
-from fedkeel.local.cluster import pool as cluster
+from fedkeel.local.cluster import leases as cluster
 from fedkeel.local.executors.choose import SERIAL, Choice, round_seconds
 from fedkeel.local.work import whole_jobs
 from fedkeel.params import FlatModel

@@ -39,6 +39,8 @@ _ENVIRONMENT = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 _GB = 1e9
+FOLDER = "fedkeel-ray-"
+"""How the folder of a run's own cluster begins."""
 
 
 def package() -> Any:
@@ -135,7 +137,7 @@ class Connection:
         asked = ceil((wish.workers or 1) * wish.cpus)
         self.limit = f"{usable} cores of this machine, by {why}" if usable < (os.cpu_count() or 1) else "this machine"
         home = "/tmp" if os.path.isdir("/tmp") else None  # Ray's sockets lie there: a long path is refused
-        self._folder = Path(tempfile.mkdtemp(prefix="fedkeel-ray-", dir=home))
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=home))
         try:
             with _signals_kept():
                 self.ray.init(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fedkeel.data.federated import FederatedData, Held
 from fedkeel.errors import InputError, words
-from fedkeel.local.cluster.freeze import by_value, freeze, thaw
-from fedkeel.local.cluster.pool import Kept, Seat, lease, release
-from fedkeel.local.cluster.worker import Reply, Shipped
+from fedkeel.local.cluster.freeze import by_value, thaw
+from fedkeel.local.cluster.leases import lease, release
+from fedkeel.local.cluster.pool import Kept, Piece, Seat
+from fedkeel.local.cluster.worker import Reply, Shipped, Stack, Stuck
 from fedkeel.local.evaluation import BATCH, Evaluator, Part, together
 from fedkeel.local.executor import Score
 from fedkeel.local.executors.inprocess import put
@@ -25,12 +26,15 @@ from fedkeel.local.executors.processes import clients_in_words
 from fedkeel.local.executors.worker import Failed
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainer import plan
+from fedkeel.local.work import steps
 from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Columns, Order, Trained, add
 
 _keys = count(1)
 _SHARES = 4
 """Into so many calls per worker is a test divided."""
+_LARGEST = 32 << 20
+"""Bytes of weights that come back with one call, unless a single stack has more."""
 
 
 class OnCluster:
@@ -52,7 +56,7 @@ class OnCluster:
         self._key = next(_keys)
         self._open = True
         try:
-            self._shipped = Shipped(self._key, self._ship(bare), self._pool.put(data), settings)
+            self._shipped = Shipped(self._ship(bare), self._pool.store.put(data), settings)
         except BaseException:
             self.close()
             raise
@@ -73,35 +77,63 @@ class OnCluster:
         stacks = plan(orders, self._data, self._local, self._stack)
         packed = [pack(orders.pick(np.array(rows))) for rows in stacks]
         uses = Counter(id(tensor) for _, tensors in packed for tensor in tensors)
-
-        def sent(tensor: Tensor) -> Any:
-            """What several stacks need goes to the store, the rest with the call."""
-            return self._pool.put(tensor) if uses[id(tensor)] > 1 or self._pool.has(tensor) else freeze(tensor)
-
-        columns, sums, left = Columns(), Columns(), [*range(len(stacks))]
+        columns, sums, left = Columns(), Columns(), self._pieces(orders, stacks)
         while left:
-            call, kept, asked = next(self._calls), Kept(), left
+            call, kept = next(self._calls), Kept()
 
-            def submit(seat: Seat, place: int, asked: list[int] = asked, call: int = call) -> Any:
-                order, tensors = packed[asked[place]]
-                return seat.actor.train.remote(self._shipped, order, [*map(sent, tensors)], limit, call)
+            def submit(seat: Seat, piece: Piece, call: int = call) -> Any:
+                tensors = [tensor for place in piece for tensor in packed[place][1]]
+                numbers, parcel = self._pool.store.parcel(tensors, lambda tensor: uses[id(tensor)] > 1, seat.held)
+                each = iter(numbers)
+                asked = [Stack(packed[place][0], [*islice(each, len(packed[place][1]))]) for place in piece]
+                return seat.actor.train.remote(*self._shop(seat), asked, parcel, limit, call)
 
-            def doing(place: int, asked: list[int] = asked) -> str:
-                return f"training {clients_in_words(orders, stacks[asked[place]])}"
+            def doing(piece: Piece) -> str:
+                return f"training {clients_in_words(orders, [row for place in piece for row in stacks[place]])}"
 
-            for place, seat, reply in self._pool.work(len(asked), submit, doing, kept):
-                if isinstance(reply, Failed):
-                    raise reply.error(doing(place))
+            for piece, seat, reply in self._pool.work(left, submit, doing, kept):
+                if isinstance(reply, Stuck):
+                    seat.forget()
+                    raise reply.failed.error(doing([piece[reply.place]]))
                 assert isinstance(reply, Reply)
-                part: Columns = thaw(reply.rows)
-                columns = columns or self._room(part, orders)
-                put(part, stacks[asked[place]], columns)
+                made: list[Columns] = thaw(reply.rows)
+                columns = columns or self._room(made[0], orders)
+                for place, part in zip(piece, made, strict=True):
+                    put(part, stacks[place], columns)
                 if reply.sums:
-                    kept.setdefault(seat, []).append(place)
+                    kept.setdefault(seat, []).extend(piece)
             more, lost = self._delivered(call, kept)
-            sums, left = add(sums, more) if more else sums, [asked[place] for place in lost]
+            sums, left = add(sums, more) if more else sums, [(place,) for place in lost]
             self._pool.losses.repeated += len(left)
         return Trained(columns | sums)
+
+    def _pieces(self, orders: Orders, stacks: Sequence[Sequence[int]]) -> list[Piece]:
+        """Stacks that go with one call: many at first, as calls take time, and single ones at the end.
+
+        The longest stacks come first. So workers end at about the same time, even if some are faster than others.
+        """
+        _, each = steps(self._data.sizes[orders.client], orders.epochs, self._local)
+        work = [float(each[rows].sum()) for rows in stacks]
+        most = [max(1, _LARGEST // (orders.start[rows[0]].nbytes * len(rows) or 1)) for rows in stacks]
+        pieces, piece, rest = list[Piece](), list[int](), sum(work)
+        share = done = 0.0
+        for place in range(len(stacks)):
+            if len(pieces) % self._pool.size == 0 and not piece:  # the next call of each worker
+                share = rest / (2 * self._pool.size)
+            piece.append(place)
+            done += work[place]
+            if done >= share or len(piece) >= most[place]:
+                pieces.append(piece)
+                rest -= done
+                piece, done = [], 0.0
+        return [*pieces, piece] if piece else pieces
+
+    def _shop(self, seat: Seat) -> tuple[int, Shipped | None]:
+        """The key of the workshop, and the workshop itself for who does not have it yet."""
+        if self._key in seat.shops:
+            return self._key, None
+        seat.shops.add(self._key)
+        return self._key, self._shipped
 
     def _room(self, part: Columns, orders: Orders) -> Columns:
         """Columns for all orders, like those of a part."""
@@ -146,18 +178,20 @@ class OnCluster:
         batches = -(-total // BATCH)
         if batches <= self._pool.size:  # not worth a message
             return self._evaluator.parts(w, buffers, samples, range(batches), on, outputs)
-        numbers = torch.arange(total) if samples is None else samples
-        tensors = [self._pool.put(each) for each in (w, buffers, numbers)]
+        tensors = [w, buffers, torch.arange(total) if samples is None else samples]
         shares = [part.tolist() for part in np.array_split(np.arange(batches), min(batches, _SHARES * self._pool.size))]
 
-        def submit(seat: Seat, place: int) -> Any:
-            return seat.actor.test.remote(self._shipped, tensors, shares[place], on, outputs)
+        def submit(seat: Seat, piece: Piece) -> Any:
+            numbers, parcel = self._pool.store.parcel(tensors, lambda _: True, seat.held)
+            return seat.actor.test.remote(*self._shop(seat), numbers, parcel, shares[piece[0]], on, outputs)
 
         found: dict[int, list[Part]] = {}
-        for place, _, reply in self._pool.work(len(shares), submit, lambda _: "testing the model"):
+        pieces = [[place] for place in range(len(shares))]
+        for piece, seat, reply in self._pool.work(pieces, submit, lambda _: "testing the model"):
             if isinstance(reply, Failed):
+                seat.forget()
                 raise reply.error("testing the model")
-            found[place] = reply
+            found[piece[0]] = reply
         return [part for place in range(len(shares)) for part in found[place]]
 
     def report(self) -> dict[str, Any]:
@@ -168,6 +202,7 @@ class OnCluster:
             return
         self._open = False
         for seat in self._pool.seats:
+            seat.shops.discard(self._key)
             seat.actor.forget.remote(self._key)
         release(self._pool)
         self._lender.close()

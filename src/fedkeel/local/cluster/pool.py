@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
-from fedkeel.errors import FedkeelError, InputError, MishapError, counted, label, words
+from fedkeel.errors import InputError, MishapError, counted, label, words
 from fedkeel.local.cluster.connection import Connection, Wish
-from fedkeel.local.cluster.freeze import freeze
+from fedkeel.local.cluster.store import Store
 from fedkeel.local.cluster.worker import Worker
 from fedkeel.local.executors.worker import LESS_MEMORY
 from fedkeel.local.native import library
-from fedkeel.local.settings import ExecutorSettings
 
 TRIES = 3
 """So often is the same work begun if workers die of it."""
+LEAVE_SECONDS = 3.0
+"""So long workers of others may take to leave a cluster that is not full."""
 FULL_SECONDS = 10.0
 """So long a full cluster may take to get room for a worker."""
 START_SECONDS = 60.0
@@ -39,12 +38,23 @@ class Seat:
     actor: Any
     node: str
     process: int
+    held: set[int] = field(default_factory=set)
+    """The numbers of the tensors that it has when it begins the next call."""
+    shops: set[int] = field(default_factory=set)
+    """The keys of the workshops that it has then."""
+
+    def forget(self) -> None:
+        """What it has is not known, as a call has failed."""
+        self.held.clear()
+        self.shops.clear()
 
 
-Submit = Callable[[Seat, int], Any]
-"""Asks a worker for the n-th piece of work; returns a reference to the answer."""
+Piece = Sequence[int]
+"""Numbers of what is done in one call."""
+Submit = Callable[[Seat, Piece], Any]
+"""Asks a worker for a piece of work; returns a reference to the answer."""
 Kept = dict[Seat, list[int]]
-"""Pieces of work of which each worker still holds something: they are done again if it is lost."""
+"""Numbers of what each worker still holds something of: it is done again if the worker is lost."""
 
 
 @dataclass
@@ -53,7 +63,7 @@ class Losses:
 
     workers: int = 0
     repeated: int = 0
-    """Pieces of work that were done again."""
+    """Stacks that were trained again, and shares of a test."""
 
 
 class Pool:
@@ -66,21 +76,22 @@ class Pool:
         self._coming: dict[Any, Any] = {}
         """Workers that are being started, by the answer that each will give."""
         self._again = 0.0
-        self._put: dict[int, tuple[weakref.ref[Any], int, Any]] = {}
+        self.seats: list[Seat] = []
+        self.size = 0
         self.connection = Connection(wish)
         self.ray = self.connection.ray
+        self.store = Store(self.ray.put)
         self._lost = _losses(self.ray)
         try:
-            self.seats = self._first()
+            self.size = self._first()
         except BaseException:
-            self.connection.close()
+            self.close()
             raise
-        self.size = len(self.seats)
 
     # Who is there.
 
-    def _first(self) -> list[Seat]:
-        """As many workers as were asked for, or as there is room for."""
+    def _first(self) -> int:
+        """Start as many workers as were asked for, or as there is room for; returns how many that is."""
         wish, nodes = self.wish, self.connection.nodes
         room = sum(node.room(wish.resources) for node in nodes)
         if room < (wish.workers or 1):
@@ -89,34 +100,34 @@ class Pool:
                 f"has {self._has()}, room for {room}; set executor.workers, cpus, gpus or memory to less, or add "
                 "machines"
             )
-        wanted = wish.workers or min(room, self._free())
+        wanted = wish.workers or self._free(room)
         self._start(wanted)
-        seats, end = list[Seat](), monotonic() + START_SECONDS
-        while self._coming and monotonic() < end:
-            seats += self._arrived(_TICK)
-            if not seats and not self._coming:
-                raise MishapError("executor.kind=ray: no worker could be started")
-            if wish.workers is None and seats and monotonic() > end - START_SECONDS + FULL_SECONDS:
-                break
-        self._give_up_starting()
-        if len(seats) < (wish.workers or 1):
+        begun = monotonic()
+        while self._coming and monotonic() < begun + START_SECONDS:
+            self.seats += self._arrived(_TICK)
+            if wish.workers is None and self.seats and monotonic() > begun + FULL_SECONDS:
+                break  # the others join later
+        if len(self.seats) < (wish.workers or 1):
             raise MishapError(
-                f"executor.workers: only {len(seats)} of {wanted} workers of {wish.words} could be started within "
+                f"executor.workers: only {len(self.seats)} of {wanted} workers of {wish.words} could be started within "
                 f"{START_SECONDS:.0f} seconds, as others use the cluster ({self._has()}); ask for fewer, or try later"
             )
-        return seats
+        return wanted
 
-    def _free(self) -> int:
-        """How many workers fit into what others have left; a cluster that is full may take a moment to get room."""
-        end = monotonic() + FULL_SECONDS
-        while (free := int(self.connection.free(self.wish.resources) + 1e-9)) < 1:
-            if monotonic() > end:
+    def _free(self, room: int) -> int:
+        """How many workers fit into what others have left; those of a run that has just ended leave a moment later."""
+        begun = monotonic()
+        while (free := int(self.connection.free(self.wish.resources) + 1e-9)) < room:
+            passed = monotonic() - begun
+            if free and passed > LEAVE_SECONDS:
+                break
+            if passed > FULL_SECONDS:
                 raise MishapError(
                     f"executor.kind=ray: the cluster is full, as others use it ({self._has()}), and a worker needs "
                     f"{self.wish.words}; try later, or add machines"
                 )
             sleep(_TICK)
-        return free
+        return min(free, room)
 
     def _has(self) -> str:
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
@@ -150,7 +161,7 @@ class Pool:
             try:
                 seats.append(Seat(actor, *self.ray.get(ref)))
             except self._lost as error:
-                if not getattr(self, "size", 0):  # at the start: something is wrong with all of them
+                if not self.size:  # at the start: something is wrong with all of them
                     raise MishapError(f"executor.kind=ray: a worker could not be started: {_why(error)}") from error
         return seats
 
@@ -163,34 +174,18 @@ class Pool:
         with suppress(Exception):
             self.ray.kill(actor)
 
-    # What is there.
-
-    def put(self, value: Any) -> Any:
-        """A reference to a tensor, or to something that holds tensors, in Ray's store; each is put there once."""
-        version = getattr(value, "_version", 0)
-        known = self._put.get(id(value))
-        if known is not None and known[0]() is value and known[1] == version:
-            return known[2]
-        number, forget = id(value), self._put.pop
-        ref = self.ray.put(freeze(value))
-        self._put[number] = (weakref.ref(value, lambda _: forget(number, None)), version, ref)
-        return ref
-
-    def has(self, value: Any) -> bool:
-        """Whether it is in the store."""
-        known = self._put.get(id(value))
-        return known is not None and known[0]() is value
-
     # Work.
 
-    def work(self, count: int, submit: Submit, doing: Callable[[int], str], kept: Kept | None = None) -> Iterator[Any]:
-        """Have so many pieces of work done; yields (its number, who did it, the answer) as they come.
+    def work(
+        self, pieces: Sequence[Piece], submit: Submit, doing: Callable[[Piece], str], kept: Kept | None = None
+    ) -> Iterator[tuple[Piece, Seat, Any]]:
+        """Have all pieces done; yields (a piece, who did it, the answer) as they come.
 
-        What is lost with a worker is done again by the others, also what it still held (`kept`). So the same number may
-        come twice.
+        What is lost with a worker is done again by the others, one number at a time, also what it still held (`kept`).
+        So the same number may come twice.
         """
-        todo, tries = deque(range(count)), Counter[int]()
-        flying: dict[Any, tuple[int, Seat]] = {}
+        todo, tries = deque(pieces), Counter[int]()
+        flying: dict[Any, tuple[Piece, Seat]] = {}
         self._replace()
         while todo or flying:
             self._hand_out(todo, flying, submit)
@@ -200,18 +195,21 @@ class Pool:
             for ref in self._answers(flying):
                 if ref not in flying:  # it went with another one of the same worker
                     continue
-                number, seat = flying[ref]
+                piece, seat = flying[ref]
                 try:
                     answer = self.ray.get(ref)
                 except self._lost as error:
-                    back = [n for n, other in flying.values() if other is seat] + (kept or {}).pop(seat, [])
+                    # The first of a worker's pieces is the one that it was doing.
+                    own = [each for each, other in flying.values() if other is seat]
                     flying = {r: told for r, told in flying.items() if told[1] is not seat}
-                    self._part_with(seat, back[0], tries, doing, error)
-                    todo.extendleft(sorted({*back}, reverse=True))
-                    self.losses.repeated += len({*back})
+                    self._part_with(seat)
+                    self._blame(own[0], tries, doing, error)
+                    back = sorted({*(number for each in own for number in each), *(kept or {}).pop(seat, [])})
+                    todo.extendleft((number,) for number in reversed(back))
+                    self.losses.repeated += len(back)
                     continue
                 del flying[ref]
-                yield number, seat, answer
+                yield piece, seat, answer
 
     def answer(self, ref: Any) -> Any:
         """One answer; None if it is lost, or what it was made of."""
@@ -222,17 +220,17 @@ class Pool:
         except self._lost:
             return None
 
-    def _hand_out(self, todo: deque[int], flying: dict[Any, tuple[int, Seat]], submit: Submit) -> None:
+    def _hand_out(self, todo: deque[Piece], flying: dict[Any, tuple[Piece, Seat]], submit: Submit) -> None:
         load = Counter(seat for _, seat in flying.values())
         for depth in range(1, DEPTH + 1):
             for seat in self.seats:
                 # The last pieces go to those who have nothing to do.
                 if todo and load[seat] < depth and (depth == 1 or len(todo) > len(self.seats)):
-                    number = todo.popleft()
-                    flying[submit(seat, number)] = number, seat
+                    piece = todo.popleft()
+                    flying[submit(seat, piece)] = piece, seat
                     load[seat] += 1
 
-    def _answers(self, flying: dict[Any, tuple[int, Seat]]) -> list[Any]:
+    def _answers(self, flying: dict[Any, tuple[Piece, Seat]]) -> list[Any]:
         """What has come, in the order in which it was asked for."""
         refs = [*flying, *self._coming]
         ready, _ = self.ray.wait(refs, num_returns=1, timeout=_TICK)
@@ -243,18 +241,21 @@ class Pool:
         come = {*ready}
         return [ref for ref in flying if ref in come]
 
-    def _part_with(
-        self, seat: Seat, number: int, tries: Counter[int], doing: Callable[[int], str], error: Exception
-    ) -> None:
-        """A worker is gone; whoever was doing the same work often is at fault itself."""
+    def _part_with(self, seat: Seat) -> None:
+        """A worker is gone."""
         self.seats.remove(seat)
         self._kill(seat.actor)
         self.losses.workers += 1
         self._again = monotonic() + AGAIN_SECONDS
-        tries[number] += 1
-        if tries[number] >= TRIES:
+
+    def _blame(self, piece: Piece, tries: Counter[int], doing: Callable[[Piece], str], error: Exception) -> None:
+        """If workers die one after the other while they do the same, that is at fault, not the machines."""
+        if len(piece) > 1:  # which of them is not known
+            return
+        tries[piece[0]] += 1
+        if tries[piece[0]] >= TRIES:
             raise MishapError(
-                f"{TRIES} workers of the cluster died one after the other while {doing(number)} ({_why(error)}); "
+                f"{TRIES} workers of the cluster died one after the other while {doing(piece)} ({_why(error)}); "
                 f"out of memory? {LESS_MEMORY}"
             )
 
@@ -312,7 +313,7 @@ class Pool:
             self._kill(seat.actor)
         self._give_up_starting()
         self.seats = []
-        self._put.clear()
+        self.store.clear()
         self.connection.close()
 
 
@@ -334,52 +335,3 @@ def _why(error: Exception) -> str:
     cause = getattr(error, "cause", None)
     lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
     return label(lines[-1]) if lines else words(error)
-
-
-# One connection per process: so does Ray want it.
-
-_pool: Pool | None = None
-_owner = 0
-
-
-def lease(settings: ExecutorSettings) -> Pool:
-    """The workers for these settings; started if nobody has them yet. Give them back by `release`."""
-    global _pool, _owner
-    wish = Wish.of(settings)
-    if _pool is None or _owner != os.getpid():
-        _pool, _owner = Pool(wish), os.getpid()
-    elif _pool.wish != wish:
-        raise FedkeelError("this process has workers of Ray with other settings; end that run first")
-    _pool.holders += 1
-    return _pool
-
-
-def release(pool: Pool) -> None:
-    """When nobody has them any more, they end."""
-    global _pool
-    pool.holders -= 1
-    if pool.holders <= 0 and pool is _pool:
-        _pool = None
-        pool.close()
-
-
-@contextmanager
-def held(settings: ExecutorSettings) -> Iterator[Pool | None]:
-    """Keeps the workers from one executor to the next; for other kinds than `ray` there are none."""
-    if settings.kind != "ray":
-        yield None
-        return
-    pool = lease(settings)
-    try:
-        yield pool
-    finally:
-        release(pool)
-
-
-def workers(settings: ExecutorSettings) -> int:
-    """How many there are for these settings, which somebody has leased."""
-    pool = lease(settings)
-    try:
-        return pool.size
-    finally:
-        release(pool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from fedkeel.data.federated import FederatedData, Held
 from fedkeel.local.cluster.connection import package
 from fedkeel.local.cluster.freeze import Frozen, freeze, thaw
+from fedkeel.local.cluster.store import Parcel, Reference
 from fedkeel.local.evaluation import Evaluator, Part
 from fedkeel.local.executors.memory import keep_freed
 from fedkeel.local.executors.packing import unpack
@@ -38,25 +39,37 @@ class Shop(Protocol):
 class Shipped:
     """A workshop on its way: references to what lies in Ray's store."""
 
-    key: int
-    shop: Any
+    shop: Reference
     """The workshop without its data, as bytes."""
-    data: Any
+    data: Reference
     settings: ExecutorSettings
 
 
-Reference = Any
-"""Of something in Ray's store."""
+@dataclass(frozen=True)
+class Stack:
+    """Orders that train together."""
+
+    packed: bytes
+    numbers: Sequence[int]
+    """Of the tensors that they hold, in the parcel."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a stack."""
+    """What came of some stacks."""
 
     rows: Frozen
-    """Columns with a row per order."""
+    """For each stack, columns with a row per order."""
     sums: bool
     """Whether the worker holds sums over these orders, too."""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """What went wrong, and with which of the stacks."""
+
+    place: int
+    failed: Failed
 
 
 class Worker:
@@ -70,7 +83,7 @@ class Worker:
         self._device = device
         self._ray = package()
         self._shops: dict[int, tuple[Trainer, Evaluator]] = {}
-        self._tensors: dict[Reference, Tensor] = {}
+        self._tensors: dict[int, Tensor] = {}
         self._sums: dict[int, Columns] = {}
         if device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("PyTorch sees no GPU there; install a build for CUDA, or remove executor.gpus")
@@ -80,19 +93,27 @@ class Worker:
         return self._ray.get_runtime_context().get_node_id(), os.getpid()
 
     def train(
-        self, sent: Shipped, packed: bytes, tensors: Sequence[Reference | Frozen], limit: int | None, call: int
-    ) -> Reply | Failed:
-        """Train a stack; sums over its orders stay here, with those of the other stacks of this call."""
+        self, key: int, opened: Shipped | None, stacks: Sequence[Stack], parcel: Parcel, limit: int | None, call: int
+    ) -> Reply | Stuck:
+        """Train some stacks; sums over their orders stay here, with those of the other stacks of this call.
+
+        `opened` is the workshop with this key, which stays until it is forgotten.
+        """
+        made, found = list[Columns](), Columns()
         try:
-            trainer, _ = self._parts(sent)
+            trainer, _ = self._parts(key, opened)
+            held = self._taken(parcel)
             self._sums = {number: sums for number, sums in self._sums.items() if number == call}
-            orders = unpack(packed, self._taken(tensors))
-            rows, sums = divided(trainer(orders, limit))
-            if sums:
-                self._sums[call] = add(self._sums.get(call, {}), sums)
-            return Reply(freeze(rows), bool(sums))
+            for stack in stacks:
+                orders = unpack(stack.packed, [held[number] for number in stack.numbers])
+                rows, sums = divided(trainer(orders, limit))
+                made.append(rows)
+                found = add(found, sums) if sums else found
+            if found:
+                self._sums[call] = add(self._sums.get(call, {}), found)
+            return Reply(freeze(made), bool(found))
         except Exception as error:
-            return Failed.of(error)
+            return Stuck(len(made), Failed.of(error))
 
     def deliver(self, call: int, earlier: Frozen | Failed | None = None) -> Frozen | Failed:
         """The sums that are here, and those that another worker of this machine has delivered."""
@@ -104,15 +125,23 @@ class Worker:
             return Failed.of(error)
 
     def test(
-        self, sent: Shipped, tensors: Sequence[Reference | Frozen], batches: Sequence[int], on: Held, outputs: bool
+        self,
+        key: int,
+        opened: Shipped | None,
+        numbers: Sequence[int],
+        parcel: Parcel,
+        batches: Sequence[int],
+        on: Held,
+        outputs: bool,
     ) -> list[Part] | Failed:
-        """What comes of batches of the test or validation set; `tensors` are weights, buffers and numbers of samples.
+        """What comes of batches of the test or validation set, given weights, buffers and numbers of samples.
 
         All samples are numbered, so that the model gets copies of them: what it gets, it may change in place.
         """
         try:
-            _, evaluator = self._parts(sent)
-            w, buffers, samples = self._taken(tensors)
+            _, evaluator = self._parts(key, opened)
+            held = self._taken(parcel)
+            w, buffers, samples = (held[number] for number in numbers)
             return evaluator.parts(w, buffers, samples.cpu(), batches, on, outputs)
         except Exception as error:
             return Failed.of(error)
@@ -121,23 +150,17 @@ class Worker:
         """A workshop is not needed any more."""
         self._shops.pop(key, None)
 
-    def _parts(self, sent: Shipped) -> tuple[Trainer, Evaluator]:
-        if sent.key not in self._shops:
-            shop: Shop = self._ray.cloudpickle.loads(self._ray.get(sent.shop))
-            data: FederatedData = thaw(self._ray.get(sent.data))
-            self._shops[sent.key] = shop.moved(data, self._device).parts(sent.settings)
-        return self._shops[sent.key]
+    def _parts(self, key: int, opened: Shipped | None) -> tuple[Trainer, Evaluator]:
+        if opened is not None:
+            shop: Shop = self._ray.cloudpickle.loads(self._ray.get(opened.shop))
+            data: FederatedData = thaw(self._ray.get(opened.data))
+            self._shops[key] = shop.moved(data, self._device).parts(opened.settings)
+        return self._shops[key]
 
-    def _taken(self, tensors: Sequence[Reference | Frozen]) -> list[Tensor]:
+    def _taken(self, parcel: Parcel) -> Mapping[int, Tensor]:
         """Copies: what lies in the store cannot be changed, and a rule that tries shall be told so, not crash."""
-        held: dict[Reference, Tensor] = {}
-        found = []
-        for each in tensors:
-            if isinstance(each, tuple):
-                found.append(thaw(each).to(self._device, copy=True))
-                continue
-            known = held.get(each, self._tensors.get(each))
-            held[each] = thaw(self._ray.get(each)).to(self._device, copy=True) if known is None else known
-            found.append(held[each])
-        self._tensors = held
-        return found
+        held = {number: self._tensors[number] for number in parcel.here}
+        come = thaw(parcel.fresh) | {number: thaw(self._ray.get(each)) for number, each in parcel.stored.items()}
+        held |= {number: tensor.to(self._device, copy=True) for number, tensor in come.items()}
+        self._tensors = {number: tensor for number, tensor in held.items() if number >= 0}
+        return held

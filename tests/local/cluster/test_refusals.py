@@ -1,0 +1,125 @@
+"""Clusters that cannot be used: each time a sentence, and never a wait without end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from fedkeel import InputError
+from fedkeel.errors import MishapError
+from fedkeel.local.cluster import connection, pool
+from fedkeel.local.cluster.leases import held
+from fedkeel.local.settings import ExecutorSettings
+from tests.helpers.clusters import Local, cluster
+from tests.helpers.loopback import closed_port
+
+pytestmark = pytest.mark.extras
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Local]:
+    with cluster(1, 1) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "FULL_SECONDS", 0.5)
+
+
+def refused(kind: type[Exception] = InputError, **more: Any) -> str:
+    """What is said of these settings."""
+    with pytest.raises(kind) as error, held(ExecutorSettings(kind="ray", stack=0, **more)):
+        pass
+    return str(error.value)
+
+
+def test_nothing_answers() -> None:
+    said = refused(address=f"127.0.0.1:{closed_port()}")
+    assert "executor.address: nothing answers at 127.0.0.1:" in said
+    assert "give HOST:PORT as `ray start --head` prints it" in said
+
+
+def test_something_else_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        said = refused(address=f"127.0.0.2:{server.getsockname()[1]}")
+    assert said.startswith("executor.address: no Ray cluster can be used at 127.0.0.2:")
+
+
+def test_more_workers_than_fit(local: Local) -> None:
+    assert refused(address=local.address, workers=3) == (
+        "executor: the cluster has too little for 3 workers of 1 CPU: it has 2 of 2 CPUs free, room for 2; set "
+        "executor.workers, cpus, gpus or memory to less, or add machines"
+    )
+    assert "1 worker of 1 CPU and 1 GPU: it has 2 of 2 CPUs free, 0 of 0 GPUs free" in refused(
+        address=local.address, gpus=1
+    )
+    assert "1 worker of 2 CPUs and 1000 GB of memory" in refused(address=local.address, cpus=2, memory=1000)
+
+
+def test_a_cluster_that_others_use(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = connection.package()
+    ray.init(address=local.address, log_to_driver=False)
+    try:
+        others = [ray.remote(num_cpus=1)(Idle).remote() for _ in range(2)]
+        ray.get([other.here.remote() for other in others])
+        said = refused(MishapError)
+        assert said.startswith("executor.kind=ray: the cluster is full, as others use it (0 of 2 CPUs free)")
+        monkeypatch.setattr(pool, "START_SECONDS", 1.0)
+        said = refused(MishapError, workers=2)
+        assert "executor.workers: only 0 of 2 workers of 1 CPU could be started within 1 seconds" in said
+        other = f"127.0.0.2:{closed_port()}"
+        assert f"executor.address={other} cannot be used, as this program is connected" in refused(address=other)
+        assert ray.is_initialized(), "a connection of the user's program stays"
+    finally:
+        ray.shutdown()
+
+
+class Idle:
+    """Takes a CPU."""
+
+    def here(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("what", ["fedkeel", "PyTorch"])
+def test_another_version(local: Local, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = connection.facts() | {what: "9.9"}
+    monkeypatch.setattr(connection, "facts", lambda: told)
+    said = refused(address=local.address)
+    assert f"executor.address: the machine 127.0.0.2 of the cluster has another {what} (" in said
+    assert "than this one (9.9); install the same version there" in said
+
+
+def test_another_version_of_python(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = connection.package()
+    monkeypatch.setattr(ray._private.utils, "compute_version_info", lambda: ("2.55.1", "3.12.0"))
+    said = refused(address=local.address)
+    assert "has another Python or Ray than this process; install the same on all machines" in said
+
+
+def test_kernels_that_a_machine_does_not_have(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loaded:
+        isa = "avx1024"
+
+    monkeypatch.setattr(connection.library, "load", Loaded)
+    said = refused(address=local.address)
+    assert "the machine 127.0.0.2 of the cluster cannot use the native kernels for avx1024; set FEDKEEL_" in said
+
+
+@pytest.mark.usefixtures("local")
+def test_the_cluster_that_this_machine_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(ExecutorSettings(kind="ray", stack=0, address="auto")) as found:
+        assert found is not None
+        assert found.size == 2
+        assert found.words == "Ray: 2 workers of 1 CPU on 2 machines with 2 CPUs (the cluster auto)"
+    monkeypatch.setenv("RAY_TMPDIR", "/nowhere")
+    monkeypatch.setattr(connection.package()._private.services, "find_gcs_addresses", lru_cache(set))
+    assert "no Ray cluster can be used at auto: this machine is part of none" in refused(address="auto")
