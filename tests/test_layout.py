@@ -96,7 +96,7 @@ def test_folders_are_those_of_the_source() -> None:
 
 
 def test_files_that_the_docs_name_are_there() -> None:
-    """Also those below the package that are named without it; one is a place for something new."""
+    """Also those below the package that are named without it."""
     named = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|sh|yaml|md))`")
     missing = {
         (str(page.relative_to(ROOT)), path)
@@ -104,7 +104,7 @@ def test_files_that_the_docs_name_are_there() -> None:
         for path in named.findall(page.read_text(encoding="utf-8"))
         if not any((base / path).exists() for base in (ROOT, SOURCE, page.parent)) and not path.startswith("runs/")
     }
-    assert missing == {("docs/architecture.md", "local/executors/ray.py")}
+    assert missing == set()
 
 
 def test_every_helper_has_its_line() -> None:

@@ -4,6 +4,7 @@
 - `browser`: a browser's side of a live page: requests over real sockets, and a reader of an event stream
 - `chains`: chains of layers as modules, also random; the kernels of every instruction set; autograd client by client
 - `clock`: runs on the virtual clock with an executor that takes no time
+- `clusters`: Ray clusters of several nodes, and runs in the middle of which a worker or a node is killed
 - `commands`: the command line, in this process or in one of its own
 - `damage`: any file with a few bytes damaged
 - `declared`: what rules declare that tests train without a server: anything
@@ -38,6 +39,6 @@
 - `tampered`: answers of a site that are not what they should be
 - `tiers`: which cases of a test are in the fast tier
 - `timed`: deployments on a clock that a test winds, or that stands still while a node is at work
-- `workers`: orders for worker processes
+- `workers`: orders for worker processes, and rules and models that make it hard
 - `world`: a world for tests of the core: clients act when a test says so
 """

@@ -1,18 +1,26 @@
-"""Ray clusters on this machine: several nodes, which a test may kill. All end with the block."""
+"""Ray clusters of several nodes on this machine, and runs in the middle of which a worker or a node is killed."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from fedkeel import Experiment, Result, run
 from fedkeel.local.cluster.connection import package
+from tests.helpers import federation
+from tests.helpers.methods import small
 
 LOOPBACK = "127.0.0.2"
 STORE = 200 << 20
@@ -65,3 +73,43 @@ def cluster(*cpus: float) -> Iterator[Local]:
                     made.shutdown()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class Fatal(nn.Module):
+    """Kills a process at the sight of some samples: once for every file in a folder."""
+
+    def __init__(self, folder: Path, raylet: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
+        self.folder, self.raylet, self.driver = str(folder), raylet, os.getpid()
+        self.seen = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and os.getpid() != self.driver:
+            self.seen += 1
+            self._kill()
+        return self.head(x)
+
+    def _kill(self) -> None:
+        for name in sorted(os.listdir(self.folder)):
+            if self.raylet and name != str(os.getppid()):
+                continue
+            try:  # by one process only
+                os.remove(os.path.join(self.folder, name))
+            except FileNotFoundError:
+                continue
+            os.kill(os.getppid() if self.raylet else os.getpid(), signal.SIGKILL)
+            time.sleep(60 if self.raylet else 0)  # its raylet takes it along
+
+
+ALONE = {"kind": "ray", "stack": 0, "channels_last": False, "native": False, "workers": 1}
+"""Settings of an executor with a cluster of its own."""
+
+
+def trained(algorithm: str, model: nn.Module, executor: dict[str, Any], out: Path) -> Result:
+    experiment = Experiment(
+        algorithm=small(algorithm), rounds=3, per_round=5, local={"epochs": 2, "batch_size": 4, "lr": 0.1},
+        executor=executor,
+    )  # fmt: skip
+    return run(experiment, out, data=federation.data(), model=model)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedkeel import Experiment, FederatedData, Result, RoundEnd, run, streams
+from fedkeel.params import FlatModel
 from tests.helpers.tiers import slow_but
 
 Vector = NDArray[np.float64]
@@ -107,6 +108,12 @@ def train(
 def weights(result: Result) -> Vector:
     """The final model's, flat."""
     return np.concatenate([p.detach().numpy().flatten() for p in result.model.parameters()])
+
+
+def models(result: Result) -> Tensor:
+    """The global model and every client's own, one below the other."""
+    everybody = [result.model, *(result.client_model(client) for client in range(N))]
+    return torch.stack([FlatModel(net).w for net in everybody])
 
 
 def beside_empty_clients(algorithm: dict[str, Any], empty: int) -> Vector:

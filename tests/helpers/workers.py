@@ -1,17 +1,21 @@
-"""Orders for worker processes, and a workshop that carries them out."""
+"""Orders for worker processes, a workshop that carries them out, and rules and models that make it hard."""
 
+import faulthandler
+import os
+import signal
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fedkeel import FederatedData
+from fedkeel import DivergenceError, FederatedData
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
-from fedkeel.methods import ClientRule
-from fedkeel.params import FlatModel
+from fedkeel.methods import ClientRule, Job, Message, Oracle
+from fedkeel.params import FlatModel, Layout
 from fedkeel.wire.orders import Order
+from tests.helpers.declared import Anything
 
 SIZES = [9, 3, 7, 12, 1, 5, 8]
 
@@ -40,3 +44,56 @@ def orders(shop: Workshop, **more: Any) -> list[Order]:
 
 def settings(kind: str, stack: int = 0, workers: int | None = None) -> ExecutorSettings:
     return ExecutorSettings(kind=kind, stack=stack, channels_last=False, workers=workers)
+
+
+class Chatty(ClientRule):
+    """Sends and keeps something."""
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return {"moved": w - job.start}, {"last": w, "jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
+
+
+class Trap(nn.Module):
+    """Does something at the sight of client 3, whose samples are large."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.what = what
+        self.parent = os.getpid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.mean()) > 5 and os.getpid() != self.parent:
+            if self.what == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.what == "exits":
+                os._exit(7)
+            if self.what == "crashes":
+                faulthandler.disable()
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.what == "memory":
+                torch.empty(1 << 60)
+            if self.what == "fails":
+                raise ValueError("cannot see this")
+            if self.what == "ours":
+                raise DivergenceError("it went away")
+        return self.head(x)
+
+
+class Fickle(ClientRule):
+    """What it sends depends on the round: a type, a shape, or nothing at all."""
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        lead = job.samples.shape[:-1]
+        match int(job.round.flatten()[0]):
+            case 1:
+                return {"x": torch.ones(*lead, 3, dtype=torch.int64)}, {}
+            case 2:
+                return {"x": torch.full((*lead, 1), 0.5)}, {}
+        return {}, {}
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkeel import Experiment, Result, run
+from fedkeel import Experiment, run
 from fedkeel.local.build import Workshop
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import Updates, methods
@@ -18,18 +18,12 @@ from fedkeel.runner.choice import first_orders
 from fedkeel.runner.simulation import Simulation
 from fedkeel.wire.orders import Order, Trained
 from tests.helpers import federation
-from tests.helpers.federation import BATCH, LR, SEED, N
+from tests.helpers.federation import BATCH, LR, SEED, N, models
 from tests.helpers.methods import few, small
 
 ALL = pytest.mark.parametrize("name", list(methods()))
 WORK = [2, 1, 3, 1, 4, 2]
 """Local epochs of each client."""
-
-
-def models(result: Result) -> Tensor:
-    """The global model and every client's own, one below the other."""
-    everybody = [result.model, *(result.client_model(client) for client in range(N))]
-    return torch.stack([FlatModel(net).w for net in everybody])
 
 
 def smooth() -> nn.Module:

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 pytest.importorskip("ray")
 
-from fedkeel import Experiment, FedkeelError, run
+from fedkeel import FedkeelError
 from fedkeel.api import resume
 from fedkeel.errors import MishapError
 from fedkeel.local.cluster import connection
@@ -29,11 +28,9 @@ from fedkeel.local.settings import ExecutorSettings
 from fedkeel.params import FlatModel
 from fedkeel.record.places import ROWS
 from tests.helpers import federation
-from tests.helpers.clusters import Local, cluster
-from tests.helpers.methods import small
+from tests.helpers.clusters import Fatal, Local, cluster, trained
 from tests.helpers.repository import ROOT
-from tests.helpers.workers import orders, settings, workshop
-from tests.local.executors.test_processes import Trap
+from tests.helpers.workers import Trap, orders, settings, workshop
 
 pytestmark = pytest.mark.extras
 
@@ -50,34 +47,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "AGAIN_SECONDS", 0.0)
 
 
-class Fatal(nn.Module):
-    """Kills a process at the sight of some samples: once for every file in a folder."""
-
-    def __init__(self, folder: Path, raylet: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.head = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False))
-        self.folder, self.raylet, self.driver = str(folder), raylet, os.getpid()
-        self.seen = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and os.getpid() != self.driver:
-            self.seen += 1
-            self._kill()
-        return self.head(x)
-
-    def _kill(self) -> None:
-        for name in sorted(os.listdir(self.folder)):
-            if self.raylet and name != str(os.getppid()):
-                continue
-            try:  # by one process only
-                os.remove(os.path.join(self.folder, name))
-            except FileNotFoundError:
-                continue
-            os.kill(os.getppid() if self.raylet else os.getpid(), signal.SIGKILL)
-            time.sleep(60 if self.raylet else 0)  # its raylet takes it along
-
-
 def asked(local: Local, **more: Any) -> dict[str, Any]:
     return {"kind": "ray", "address": local.address, "stack": 0, "channels_last": False, "native": False, **more}
 
@@ -86,14 +55,6 @@ def history(folder: Path) -> list[dict[str, Any]]:
     """Of a run, without real times."""
     lines = [line for name in ROWS for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     return [{key: value for key, value in json.loads(line).items() if key != "wall_seconds"} for line in lines]
-
-
-def trained(algorithm: str, model: nn.Module, executor: dict[str, Any], out: Path) -> Any:
-    experiment = Experiment(
-        algorithm=small(algorithm), rounds=3, per_round=5, local={"epochs": 2, "batch_size": 4, "lr": 0.1},
-        executor=executor,
-    )  # fmt: skip
-    return run(experiment, out, data=federation.data(), model=model)
 
 
 SERIAL = {"kind": "serial", "stack": 0, "channels_last": False}
@@ -218,12 +179,11 @@ COMMAND = """
 import sys
 from pathlib import Path
 from fedkeel.local.cluster import connection
-from tests.local.cluster.test_losses import ALONE, Fatal, trained
+from tests.helpers.clusters import ALONE, Fatal, trained
 
 connection.FOLDER = sys.argv[1]
 trained("scaffold", Fatal(Path(sys.argv[2])), ALONE, Path(sys.argv[3]))
 """
-ALONE = {"kind": "ray", "stack": 0, "channels_last": False, "native": False, "workers": 1}
 
 
 def test_a_run_that_is_killed_goes_on_and_leaves_no_process(own: str, tmp_path: Path) -> None:

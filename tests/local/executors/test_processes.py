@@ -1,6 +1,5 @@
 """Worker processes: the same results, and no way to get rid of the parent and keep a worker."""
 
-import faulthandler
 import gc
 import os
 import signal
@@ -20,19 +19,9 @@ from fedkeel.methods import ClientRule, Job, Message, Oracle
 from fedkeel.params import FlatModel, Layout
 from tests.helpers.declared import Anything
 from tests.helpers.processes import forked
-from tests.helpers.workers import orders, settings, workshop
+from tests.helpers.workers import Chatty, Fickle, Trap, orders, settings, workshop
 
 PATIENCE = 120.0
-
-
-class Chatty(ClientRule):
-    """Sends and keeps something."""
-
-    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        return {"moved": w - job.start}, {"last": w, "jobs": job.kept.get("jobs", torch.zeros_like(job.samples)) + 1}
-
-    def sends(self, layout: Layout, received: Message) -> Anything:
-        return Anything()
 
 
 @pytest.mark.parametrize("stack", [0, 3])
@@ -61,33 +50,6 @@ def test_the_same_bits_as_in_this_process(stack: int, workers: int) -> None:
     there.close()
 
 
-class Trap(nn.Module):
-    """Does something at the sight of client 3, whose samples are large."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.head = nn.Linear(6, 3)
-        self.what = what
-        self.parent = os.getpid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if float(x.mean()) > 5 and os.getpid() != self.parent:
-            if self.what == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.what == "exits":
-                os._exit(7)
-            if self.what == "crashes":
-                faulthandler.disable()
-                os.kill(os.getpid(), signal.SIGSEGV)
-            if self.what == "memory":
-                torch.empty(1 << 60)
-            if self.what == "fails":
-                raise ValueError("cannot see this")
-            if self.what == "ours":
-                raise DivergenceError("it went away")
-        return self.head(x)
-
-
 @pytest.mark.parametrize(
     ("what", "words"),
     [
@@ -113,22 +75,6 @@ def test_a_workers_end_is_reported_with_its_client(what: str, words: list[str]) 
         assert not executor._workers
     assert executor.train([order for order in made if order.client != 3]).w.shape[0] == 6
     executor.close()
-
-
-class Fickle(ClientRule):
-    """What it sends depends on the round: a type, a shape, or nothing at all."""
-
-    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
-        lead = job.samples.shape[:-1]
-        match int(job.round.flatten()[0]):
-            case 1:
-                return {"x": torch.ones(*lead, 3, dtype=torch.int64)}, {}
-            case 2:
-                return {"x": torch.full((*lead, 1), 0.5)}, {}
-        return {}, {}
-
-    def sends(self, layout: Layout, received: Message) -> Anything:
-        return Anything()
 
 
 @pytest.mark.slow
