@@ -293,13 +293,12 @@ def test_fewer_runs_go_on_at_a_time_where_memory_is_short(tmp_path: Path, monkey
     assert (asked.jobs, asked.notes) == (2, ())
 
 
-def test_as_many_as_were_asked_for_are_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_as_were_asked_for_are_only_told() -> None:
     plan = small()
     estimates = {case.name: Estimate(ExecutorSettings(kind="serial"), 10.0, 5 * 10**9) for case in plan.cases}
     begun = Begun(plan.cases, 2, estimates, 2)
     assert (begun.seconds, begun.bytes) == (10.0, 10**10)
-    monkeypatch.setattr(engine, "free_bytes", lambda: 6 * 10**9)
-    asked, free = engine._fitting(begun, True), engine._fitting(begun, False)
+    asked, free = engine._fitting(begun, True, 6 * 10**9), engine._fitting(begun, False, 6 * 10**9)
     assert (asked.jobs, free.jobs) == (2, 1)
     assert asked.notes == ["2 runs at a time take about 10 GB of memory, and 6 GB are free"]
     assert Begun(plan.cases, 2, {}, 2).seconds is Begun(plan.cases, 2, {}, 2).bytes is None

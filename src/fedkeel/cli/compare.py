@@ -58,7 +58,20 @@ Out = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, max=1024, help="The number of runs at a time. The default is one per core.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=1024,
+        help="The number of runs at a time. The default is one per core, or per CPU of the Ray cluster.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="local|auto|HOST:PORT",
+        help="Spread the runs over a Ray cluster: one that is started on this machine, the one that it is part of, or "
+        "the one with this address.",
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show which runs there would be, and how long they would take.")
@@ -86,6 +99,7 @@ def compare(
     metric: Metric = None,
     out: Out = None,
     jobs: Jobs = None,
+    ray: Ray = None,
     dry_run: DryRun = False,
     sink: Sinks = None,
 ) -> None:
@@ -134,16 +148,19 @@ def compare(
         metric,
     )
     place = out or Path("runs") / f"compare-{digest(plan)}"
-    study(plan, place, jobs, dry_run, sink or [])
+    study(plan, place, jobs, ray, dry_run, sink or [])
 
 
-def study(plan: Comparison, place: Path, jobs: int | None, dry: bool, sinks: Sequence[str]) -> Results | None:
+def study(
+    plan: Comparison, place: Path, jobs: int | None, ray: str | None, dry: bool, sinks: Sequence[str]
+) -> Results | None:
     """Run a plan, write its table and its report, and print the table; nothing of that in a rehearsal."""
     with importing():
         from fedkeel.cli import display, studying
         from fedkeel.cli.outcome import conclude
         from fedkeel.runner.stopping import Stop
         from fedkeel.study.engine import execute
+        from fedkeel.study.outposts import on_ray
         from fedkeel.study.results import collect
         from fedkeel.study.store import Store
 
@@ -151,15 +168,22 @@ def study(plan: Comparison, place: Path, jobs: int | None, dry: bool, sinks: Seq
     stop, store = Stop(), Store(place)
     try:
         with stop.on_signals(display.tell):
-            if dry:
-                store.check(plan)
-                studying.rehearsed(execute(plan.cases, place, jobs=jobs, stop=stop, dry=True))
-                return None
             store.check(plan)
-            with studying.studying() as watch:
-                execute(
-                    plan.cases, place, jobs=jobs, watch=watch, stop=stop, sinks=sinks, ready=lambda: store.keep(plan)
-                )
+            with on_ray(ray) as crew:
+                if dry:
+                    studying.rehearsed(execute(plan.cases, place, jobs=jobs, stop=stop, dry=True, ray=crew))
+                    return None
+                with studying.studying() as watch:
+                    execute(
+                        plan.cases,
+                        place,
+                        jobs=jobs,
+                        watch=watch,
+                        stop=stop,
+                        sinks=sinks,
+                        ready=lambda: store.keep(plan),
+                        ray=crew,
+                    )
             found = collect(plan, place)
             conclude(found, place)
     except StoppedError as error:

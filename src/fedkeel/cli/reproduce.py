@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from fedkeel.cli.collector import importing
-from fedkeel.cli.compare import DryRun, Jobs, Seeds, interrupted, numbers, words
+from fedkeel.cli.compare import DryRun, Jobs, Ray, Seeds, interrupted, numbers, words
 from fedkeel.cli.console import console
 from fedkeel.cli.exits import fail
 from fedkeel.errors import InputError, StoppedError, counted
@@ -55,6 +55,7 @@ def reproduce(
         Path | None, typer.Option(help="The folder of the results. The default is runs/reproduce/SCALE.")
     ] = None,
     jobs: Jobs = None,
+    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> None:
     """Reproduce the tables and figures of five papers, and print the paper's numbers beside ours.
@@ -77,11 +78,12 @@ def reproduce(
     plans = plan(items, scale, words(rows, "rows"), numbers(seeds))
     place = out or Path("runs") / "reproduce" / scale
     if dry_run:
-        _rehearse(plans)
+        _rehearse(plans, jobs, ray)
         return
     Store(place).check_writable()
     options = {"--scale": scale, "--rows": rows, "--seeds": seeds, "--out": None if out is None else str(out)}
-    done = _run(plans, place, jobs, [word for name, value in options.items() if value for word in (name, value)])
+    told = [word for name, value in options.items() if value for word in (name, value)]
+    done = _run(plans, place, jobs, ray, told)
     for each in done:
         _show(each)
         _draw(each, place)
@@ -122,9 +124,10 @@ def _tell_of_others(items: Sequence[Item]) -> None:
             console.print(f"{item.path}: {item.entry.caption}; {_kind(item)}", soft_wrap=True, markup=False)
 
 
-def _rehearse(plans: Sequence[ItemPlan]) -> None:
+def _rehearse(plans: Sequence[ItemPlan], jobs: int | None, ray: str | None) -> None:
     """What would be run, and how long that takes."""
     from fedkeel.cli.progress import spell
+    from fedkeel.study.outposts import on_ray
     from fedkeel.study.papers.plan import CORES, cases
 
     table = Table(box=None, pad_edge=False)
@@ -142,12 +145,19 @@ def _rehearse(plans: Sequence[ItemPlan]) -> None:
         rows = (f"{row} ({reason})" if reason else row for row, reason in why.items())
         console.print(f"rows: {'; '.join(rows)}", soft_wrap=True, markup=False)
     console.print(f"{counted(len(cases(plans)), 'run')} in total; runs that several items share are run once")
+    with on_ray(ray) as crew:
+        if crew is not None:
+            room = crew.join(jobs)
+            console.print(f"{crew.words}, {jobs or room} at a time", soft_wrap=True, markup=False)
 
 
-def _run(plans: Sequence[ItemPlan], place: Path, jobs: int | None, options: Sequence[str]) -> list[Reproduced]:
+def _run(
+    plans: Sequence[ItemPlan], place: Path, jobs: int | None, ray: str | None, options: Sequence[str]
+) -> list[Reproduced]:
     with importing():
         from fedkeel.cli import display, studying
         from fedkeel.runner.stopping import Stop
+        from fedkeel.study.outposts import on_ray
         from fedkeel.study.reproduce import reproduce as run
 
     def command(made: ItemPlan) -> str:
@@ -155,8 +165,8 @@ def _run(plans: Sequence[ItemPlan], place: Path, jobs: int | None, options: Sequ
 
     stop = Stop()
     try:
-        with stop.on_signals(display.tell), studying.studying() as watch:
-            return run(plans, place, jobs=jobs, watch=watch, stop=stop, command=command)
+        with stop.on_signals(display.tell), on_ray(ray) as crew, studying.studying() as watch:
+            return run(plans, place, jobs=jobs, watch=watch, stop=stop, ray=crew, command=command)
     except StoppedError as error:
         fail(str(error), stop.code if stop.asked else error.exit_code)
     except KeyboardInterrupt:

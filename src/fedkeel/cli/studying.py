@@ -23,7 +23,7 @@ from fedkeel.cli.progress import spell
 from fedkeel.errors import counted
 from fedkeel.study.engine import Begun, Watcher
 from fedkeel.study.space import Search, Trial
-from fedkeel.study.tasks import Ended, Moved
+from fedkeel.study.tasks import Ended, Lost, Moved
 
 
 @contextmanager
@@ -65,12 +65,13 @@ def announce_search(begun: Begun, what: Search) -> None:
     seconds = "" if begun.seconds is None else f", about {spell(what.trials * begun.seconds)} at most"
     early = "; trials that fall behind are stopped early" if what.prunes else ""
     console.print(
-        f"{counted(what.trials, 'trial')} of {counted(begun.total, 'run')}, {begun.jobs} at a time{seconds}{early}",
+        f"{counted(what.trials, 'trial')} of {counted(begun.total, 'run')}{f' {begun.where}' if begun.where else ''}, "
+        f"{begun.jobs} at a time{seconds}{early}",
         soft_wrap=True,
     )
 
 
-def silent(_: Begun | Moved | Ended) -> None:
+def silent(_: Begun | Moved | Lost | Ended) -> None:
     """For those who tell of it in another way."""
 
 
@@ -124,10 +125,13 @@ class _Lines:
     def __init__(self) -> None:
         self._pace: Pace | None = None
 
-    def take(self, event: Begun | Moved | Ended) -> None:
+    def take(self, event: Begun | Moved | Lost | Ended) -> None:
         if isinstance(event, Begun):
             self._pace = Pace(event)
             announce(event)
+            return
+        if isinstance(event, Lost):
+            console.print(_loss(event), markup=False, soft_wrap=True)
             return
         assert self._pace is not None
         self._pace.take(event)
@@ -144,14 +148,18 @@ class _Bars:
         self._pace: Pace | None = None
         self._whole = bars.add_task("all runs", total=1.0, told="preparing")
 
-    def take(self, event: Begun | Moved | Ended) -> None:
+    def take(self, event: Begun | Moved | Lost | Ended) -> None:
         if isinstance(event, Begun):
             self._pace = Pace(event)
             announce(event)
+        elif isinstance(event, Lost):
+            self._bars.console.print(_loss(event), markup=False, soft_wrap=True)
+            return
         else:
             assert self._pace is not None
             self._pace.take(event)
             self._show(event)
+        assert self._pace is not None
         self._bars.update(self._whole, completed=self._pace.share, told=str(self._pace))
 
     def _show(self, event: Moved | Ended) -> None:
@@ -180,9 +188,10 @@ def announce(begun: Begun) -> None:
 
 
 def _costs(begun: Begun) -> str:
+    where = f"{begun.where}, " if begun.where else ""
     time = "the time is not known yet" if begun.seconds is None else f"about {spell(begun.seconds)}"
     memory = "" if begun.bytes is None else f", {begun.bytes / 1e9:.1f} GB of memory"
-    return f"{min(begun.jobs, len(begun.cases))} at a time, {time}{memory}"
+    return f"{where}{min(begun.jobs, len(begun.cases))} at a time, {time}{memory}"
 
 
 def rehearsed(begun: Begun) -> None:
@@ -196,6 +205,12 @@ def rehearsed(begun: Begun) -> None:
         table.add_row(case.name, seconds, (each.executor if each else case.experiment.executor).label)
     console.print(table)
     announce(begun)
+
+
+def _loss(event: Lost) -> str:
+    return (
+        f"{event.name}: its worker was lost ({event.why}); the run goes on with another one, from its last checkpoint"
+    )
 
 
 def _left(seconds: float | None) -> str:

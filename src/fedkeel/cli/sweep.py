@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedkeel.cli.collector import importing
-from fedkeel.cli.compare import At, DryRun, Jobs, Metric, Out, command, digest, interrupted, numbers, short, study
+from fedkeel.cli.compare import At, DryRun, Jobs, Metric, Out, Ray, command, digest, interrupted, numbers, short, study
 from fedkeel.cli.exits import fail
 from fedkeel.cli.given import Given, Overrides, sorted_out
 from fedkeel.errors import InputError, StoppedError
@@ -53,6 +53,7 @@ def sweep(
     metric: Metric = None,
     out: Out = None,
     jobs: Jobs = None,
+    ray: Ray = None,
     dry_run: DryRun = False,
 ) -> None:
     """Find good settings: run every setting with every seed, and rank them in a table.
@@ -74,36 +75,37 @@ def sweep(
 
         read = StudyFile.read(file)
         what = Search.of(read, settings, grid or [], between or [], drawn, search, at, told, metric)
-        _search(what, out or Path("runs") / f"search-{short(what.told())}", jobs, dry_run)
+        _search(what, out or Path("runs") / f"search-{short(what.told())}", jobs, ray, dry_run)
         return
     if between:
         raise InputError("--range needs --search; add --search N, or use --grid")
     plan = sweep_plan(StudyFile.read(file), settings, grid or [], drawn, at, told, metric)
     place = out or Path("runs") / f"sweep-{digest(plan)}"
-    found = study(plan, place, jobs, dry_run, [])
+    found = study(plan, place, jobs, ray, dry_run, [])
     if found is not None:
         _tell_best(found, tried(grid or []))
 
 
-def _search(what: Search, place: Path, jobs: int | None, dry: bool) -> None:
+def _search(what: Search, place: Path, jobs: int | None, ray: str | None, dry: bool) -> None:
     """Search, tell of every trial, and end like a sweep: with a table and a report of all of them."""
     with importing():
         from fedkeel.cli import display, studying
         from fedkeel.cli.outcome import conclude
         from fedkeel.runner.stopping import Stop
         from fedkeel.study.engine import execute
+        from fedkeel.study.outposts import on_ray
         from fedkeel.study.results import collect
         from fedkeel.study.search import search
 
     stop = Stop()
     try:
-        with stop.on_signals(display.tell):
+        with stop.on_signals(display.tell), on_ray(ray) as crew:
             if dry:
-                begun = execute(what.cases(what.first), place, jobs=jobs, stop=stop, dry=True)
+                begun = execute(what.cases(what.first), place, jobs=jobs, stop=stop, dry=True, ray=crew)
                 studying.announce_search(begun, what)
                 return
             with studying.trying(what.trials) as tell:
-                trials = search(what, place, jobs=jobs, watch=studying.silent, tell=tell, stop=stop)
+                trials = search(what, place, jobs=jobs, watch=studying.silent, tell=tell, stop=stop, ray=crew)
             if any(map(what.possible, trials)):
                 found = collect(what.plan(trials), place)
                 conclude(found, place)

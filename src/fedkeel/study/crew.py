@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from fedkeel.local.machine import cores
@@ -36,8 +37,10 @@ class _Worker:
 class Crew(AbstractContextManager["Crew"]):
     """Workers, each with its share of the cores; they start when they are first needed."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, scratch: Path | None = None) -> None:
+        """`scratch` is a folder that ends with the workers, however they end."""
         self.size = size
+        self._scratch = scratch
         self._context: Any = multiprocessing.get_context(_method())
         if _method() == "forkserver":
             self._context.set_forkserver_preload(["fedkeel.study.worker"])
@@ -77,7 +80,8 @@ class Crew(AbstractContextManager["Crew"]):
 
     def _start(self, place: int) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=worker.work, args=(theirs, _share(place, self.size)), daemon=False)
+        told = (theirs, _share(place, self.size), self._scratch)
+        process = self._context.Process(target=worker.work, args=told, daemon=False)
         with _undisturbed():
             process.start()
         theirs.close()
@@ -107,11 +111,9 @@ class Crew(AbstractContextManager["Crew"]):
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         why = f"its process {how}" + ("; there may not be enough memory" if code == -9 else "")
         task = dead.task
-        self._replaced(dead)
-        if isinstance(task, RunTask):
-            return Ended(task.name, "failed", DIED, why)
         assert task is not None
-        return Refused(task.key, DIED, why)
+        self._replaced(dead)
+        return failed(task, DIED, why)
 
     def _replaced(self, dead: _Worker) -> _Worker:
         dead.connection.close()
@@ -127,6 +129,11 @@ class Crew(AbstractContextManager["Crew"]):
             if each.process.is_alive():
                 each.process.kill()
                 each.process.join()
+
+
+def failed(task: Task, kind: str, why: str) -> Ended | Refused:
+    """The reply for a task that could not be done."""
+    return Ended(task.name, "failed", kind, why) if isinstance(task, RunTask) else Refused(task.key, kind, why)
 
 
 @contextmanager

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from fedkeel.config.experiment import Experiment
 from fedkeel.errors import InputError, StoppedError, TimeLimitError
 from fedkeel.local.machine import cores
+from fedkeel.local.settings import ExecutorSettings
+from fedkeel.record.folder import begun as is_begun
 from fedkeel.record.folder import complete
+from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner.memory import free_bytes
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.crew import DIED, Crew
+from fedkeel.study.outposts import Outposts
 from fedkeel.study.plan import Case, place_of
 from fedkeel.study.settle import key
 from fedkeel.study.store import Store
-from fedkeel.study.tasks import Ended, Estimate, Moved, Refused, RunTask, Settled, SettleTask
+from fedkeel.study.tasks import Ended, Estimate, Lost, Moved, Refused, RunTask, Settled, SettleTask
 
 T = TypeVar("T")
-Watcher = Callable[["Begun | Moved | Ended"], None]
+LONG_SECONDS = 60.0
+"""Runs that take longer are spread over a cluster themselves, if there are few of them."""
+Watcher = Callable[["Begun | Moved | Lost | Ended"], None]
 
 
 class SettingsError(InputError):
@@ -41,6 +48,8 @@ class Begun:
     """Runs at a time."""
     notes: Sequence[str] = ()
     """What a user should know."""
+    where: str = ""
+    """In words, if that is not this machine alone."""
 
     @property
     def seconds(self) -> float | None:
@@ -69,31 +78,83 @@ def execute(
     estimate: bool = True,
     dry: bool = False,
     held: bool = False,
+    ray: Outposts | None = None,
 ) -> Begun:
     """Run what is not finished yet into `store`; with `dry`, only find out what that would take.
 
-    A failed run is recorded. When a stop is asked for, runs end within seconds, and `StoppedError` says so. `ready`
-    is called before the first run, when nothing is known to be wrong. Without `estimate`, runs whose executor is given
-    are not measured beforehand. With `held`, the caller has locked the folder already.
+    With `ray`, runs are spread over a cluster. A failed run is recorded. When a stop is asked for, runs end within
+    seconds, and `StoppedError` says so. `ready` is called before the first run, when nothing is known to be wrong.
+    Without `estimate`, runs whose executor is given are not measured beforehand. With `held`, the caller has locked the
+    folder already.
     """
     place, stop = Store(store), stop or Stop()
     tell = watch or (lambda _: None)
     left = _in_order([case for case in cases if not complete(place.folder(case.name)) and not place.final(case.name)])
-    size = jobs or max(1, min(cores(), len(left)))
-    with nullcontext() if dry or held else place.alone(), Crew(size) as crew:
+    with nullcontext() if dry or held else place.alone(), ExitStack() as open_:
+        room = _room(left, ray, jobs)
+        size = jobs or max(1, min(room, len(left)))
+        crew = open_.enter_context(Crew(size)) if ray is None else ray
+        crew.size = size
         stop.heard = True
         try:
             settled = _settle(crew, left, place, stop, estimate, keep=not dry)
-            begun = _fitting(Begun(left, len(cases), settled.estimates, size), jobs is not None)
+            begun = Begun(left, len(cases), settled.estimates, size)
+            if ray is not None and left:
+                begun = replace(begun, where=ray.words)
+            begun = _fitting(begun, jobs is not None, free_bytes() if ray is None else ray.free_bytes)
+            shared = _shared(begun, place, room) if ray is not None else None
+            begun = begun if shared is None else replace(begun, notes=[*begun.notes, shared.words])
             crew.size = begun.jobs
             if not dry:
                 ready()
             tell(begun)
             if not dry:
-                _run(crew, begun, settled.failed, place, stop, tell, tuple(sinks))
+                if ray is not None and shared is not None:
+                    ray.release()
+                    shared = replace(shared, address=ray.address)
+                    crew = open_.enter_context(Crew(begun.jobs))
+                _run(crew, begun, settled.failed, place, stop, tell, tuple(sinks), shared)
         finally:
             stop.heard = False
     return begun
+
+
+def _room(cases: Sequence[Case], ray: Outposts | None, jobs: int | None) -> int:
+    """How many runs there is room for at a time; a run that has a cluster for itself leaves none for others."""
+    whole = any(case.experiment.executor.kind == "ray" for case in cases)
+    if ray is None:
+        return 1 if whole else cores()
+    if whole:
+        raise InputError(
+            "--ray spreads runs over a cluster, and executor.kind=ray spreads the clients of each run; keep one of them"
+        )
+    return ray.join(jobs) if cases else 1
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """How a cluster is shared out among a few long runs: each runs here, and its clients train there."""
+
+    workers: int
+    """Of each run."""
+    address: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"as there are few runs, {self.workers} workers of the cluster train the clients of each"
+
+
+def _shared(begun: Begun, store: Store, room: int) -> _Shared | None:
+    """If runs are few and long, and none has begun in another way: its checkpoints could not be used."""
+    jobs = min(begun.jobs, len(begun.cases))
+    longest = max((each.seconds for each in begun.estimates.values()), default=0.0)
+    if 2 * jobs >= room or longest <= LONG_SECONDS or len(begun.estimates) < len(begun.cases):
+        return None
+    folders = [store.folder(case.name) for case in begun.cases]
+    kinds = {Experiment.load(folder / EXPERIMENT).executor.kind for folder in folders if is_begun(folder)}
+    if kinds - {"ray"} or any(case.experiment.device != "cpu" for case in begun.cases):
+        return None
+    return _Shared(room // jobs)
 
 
 def _in_order(cases: Sequence[Case]) -> list[Case]:
@@ -111,7 +172,9 @@ class _Settled:
     """By the names of the cases."""
 
 
-def _settle(crew: Crew, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool) -> _Settled:
+def _settle(
+    crew: Crew | Outposts, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool
+) -> _Settled:
     """How each run trains; runs that differ only in their seed train in the same way, also after a restart.
 
     Bad input is refused. Another failure, such as one in the user's code, fails only these runs.
@@ -152,33 +215,28 @@ def _check_settings(failed: Mapping[str, Refused], variants: Mapping[str, Case])
     raise SettingsError(f"{place_of(variants[first].scene, variants[first].variant)}: {error}")
 
 
-def _fitting(begun: Begun, asked: bool) -> Begun:
+def _fitting(begun: Begun, asked: bool, free: int) -> Begun:
     """With fewer runs at a time, if memory is short."""
-    needed, free = begun.bytes, free_bytes()
+    needed = begun.bytes
     if needed is None or needed <= free:
         return begun
     each = max(1, needed // begun.jobs)
     most = max(1, free // each)
     told = f"{begun.jobs} runs at a time take about {needed / 1e9:.2g} GB of memory, and {free / 1e9:.2g} GB are free"
     if asked or most >= begun.jobs:
-        return Begun(begun.cases, begun.total, begun.estimates, begun.jobs, [told])
-    return Begun(
-        begun.cases,
-        begun.total,
-        begun.estimates,
-        most,
-        [f"{told}; so {most} run{'s go' if most > 1 else ' goes'} on at a time"],
-    )
+        return replace(begun, notes=[told])
+    return replace(begun, jobs=most, notes=[f"{told}; so {most} run{'s go' if most > 1 else ' goes'} on at a time"])
 
 
 def _run(
-    crew: Crew,
+    crew: Crew | Outposts,
     begun: Begun,
     failed: Mapping[str, Refused],
     store: Store,
     stop: Stop,
     tell: Watcher,
     sinks: tuple[str, ...],
+    shared: _Shared | None = None,
 ) -> None:
     tasks = []
     for name, why in failed.items():
@@ -189,11 +247,17 @@ def _run(
             continue
         store.forget(case.name)
         estimate = begun.estimates.get(case.name)
-        experiment = case.experiment.replace(executor=estimate.executor) if estimate else case.experiment
-        tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks))
+        experiment, cluster = case.experiment, None
+        if estimate and shared:  # equal numbers: it trains the same stacks in the same way
+            cluster = shared.address
+            told = {**estimate.executor.model_dump(), "kind": "ray", "workers": shared.workers}
+            experiment = experiment.replace(executor=ExecutorSettings(**told))
+        elif estimate:
+            experiment = experiment.replace(executor=estimate.executor)
+        tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks, cluster))
     halted = 0
     for _, reply in crew.work(tasks, stop):
-        assert isinstance(reply, Moved | Ended)
+        assert isinstance(reply, Moved | Lost | Ended)
         halted += isinstance(reply, Ended) and reply.state == "stopped"
         if isinstance(reply, Ended) and reply.state == "failed" and not (stop.asked and reply.kind == DIED):
             store.fail(reply.name, reply.kind, reply.error)

@@ -10,12 +10,13 @@ from pathlib import Path
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.engine import Begun, Watcher, execute
 from fedkeel.study.export import as_csv, write
+from fedkeel.study.outposts import Outposts
 from fedkeel.study.papers import catalogue, tables
 from fedkeel.study.papers.lines import FAILURES, Labels, Line, data_lines, lines
 from fedkeel.study.papers.plan import ItemPlan, cases, fetched
 from fedkeel.study.plan import Comparison, Measure, default_at
 from fedkeel.study.store import Store
-from fedkeel.study.tasks import Ended, Moved
+from fedkeel.study.tasks import Ended, Lost, Moved
 
 ITEMS = "items"
 
@@ -58,6 +59,7 @@ def reproduce(
     jobs: int | None = None,
     watch: Watcher | None = None,
     stop: Stop | None = None,
+    ray: Outposts | None = None,
     command: Callable[[ItemPlan], str] = lambda made: f"fedkeel reproduce {made.item.path} --scale {made.scale}",
 ) -> list[Reproduced]:
     """Run what the plans need and is not there yet; write a table for each item, and return them all.
@@ -69,7 +71,13 @@ def reproduce(
     if runs := cases(plans):
         tiny = all(made.scale == "tiny" for made in plans)
         execute(
-            runs, out, jobs=jobs, watch=_without_weights(out, watch) if tiny else watch, stop=stop, estimate=not tiny
+            runs,
+            out,
+            jobs=jobs,
+            watch=_without_weights(out, watch) if tiny else watch,
+            stop=stop,
+            estimate=not tiny,
+            ray=ray,
         )
     return list(written(plans, out, command))
 
@@ -77,7 +85,7 @@ def reproduce(
 def _without_weights(out: Path, watch: Watcher | None) -> Watcher:
     """Deletes the models of runs that ended: those of the smallest runs are of no use, and take gigabytes."""
 
-    def take(event: Begun | Moved | Ended) -> None:
+    def take(event: Begun | Moved | Lost | Ended) -> None:
         if isinstance(event, Ended) and event.state == "finished":
             folder = Store(out).folder(event.name)
             shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -21,11 +21,12 @@ from fedkeel.record.runs import RunRecord
 from fedkeel.runner.stopping import PartStop, Stop
 from fedkeel.study.crew import DIED
 from fedkeel.study.engine import Begun, SettingsError, Watcher, execute
+from fedkeel.study.outposts import Outposts
 from fedkeel.study.places import scale
 from fedkeel.study.plan import Case, Measure, place_of
 from fedkeel.study.space import SEARCH, TRIALS, Search, Trial, distribution
 from fedkeel.study.store import PRUNED, Store
-from fedkeel.study.tasks import Ended, Moved
+from fedkeel.study.tasks import Ended, Lost, Moved
 
 _T = TypeVar("_T")
 WARM = 5
@@ -37,7 +38,14 @@ _MISHAPS = (DIED, MishapError.__name__)
 
 
 def search(
-    what: Search, place: Path, *, jobs: int | None, watch: Watcher, tell: Callable[[Trial], None], stop: Stop
+    what: Search,
+    place: Path,
+    *,
+    jobs: int | None,
+    watch: Watcher,
+    tell: Callable[[Trial], None],
+    stop: Stop,
+    ray: Outposts | None = None,
 ) -> list[Trial]:
     """Try settings until there are as many trials as asked for; earlier trials are read, not tried again.
 
@@ -49,7 +57,7 @@ def search(
         done = _open(what, store)
         stop.heard = True
         try:
-            _Searcher(what, store, jobs, watch, stop).go_on(done, tell)
+            _Searcher(what, store, jobs, watch, stop, ray).go_on(done, tell)
         except StoppedError:
             raise StoppedError(
                 f"stopped; {len(done)} of {what.trials} trials are done, and the same command continues from here"
@@ -68,6 +76,7 @@ class _Searcher:
     jobs: int | None
     watch: Watcher
     stop: Stop
+    ray: Outposts | None
 
     def go_on(self, done: list[Trial], tell: Callable[[Trial], None]) -> None:
         """Add trials to those that are done."""
@@ -119,7 +128,7 @@ class _Searcher:
         self.store.write_plan(self.what.plan([*done, trial]))
         attempt = _Attempt(self.what.measure, trial, cases, asked, self.store)
         try:
-            return attempt.make(self.jobs, self.watch, self.stop)
+            return attempt.make(self.jobs, self.watch, self.stop, self.ray)
         except SettingsError as error:
             self._check_first()
             found = _failed(trial, error)
@@ -130,7 +139,7 @@ class _Searcher:
     def _check_first(self) -> None:
         """Refuse a search whose first values cannot be run either, for example because its data are missing."""
         cases = self.what.cases(self.what.first)
-        execute(cases, self.store.path, jobs=self.jobs, stop=PartStop(self.stop), dry=True)
+        execute(cases, self.store.path, jobs=self.jobs, stop=PartStop(self.stop), dry=True, ray=self.ray)
 
 
 def _tried_before(trial: Trial, done: Sequence[Trial], asked: Any) -> Trial | None:
@@ -158,17 +167,17 @@ class _Attempt:
         self._seen: tuple[Measured, bool] | None = None
         """The metric, and whether it was measured on a validation set, as soon as a run was tested."""
 
-    def make(self, jobs: int | None, watch: Watcher, stop: Stop) -> Trial:
+    def make(self, jobs: int | None, watch: Watcher, stop: Stop, ray: Outposts | None) -> Trial:
         part = PartStop(stop)
 
-        def take(event: Begun | Moved | Ended) -> None:
+        def take(event: Begun | Moved | Lost | Ended) -> None:
             watch(event)
             if not isinstance(event, Begun):
                 self._compare()
             part.asked = self._behind
 
         try:
-            execute(self._cases, self._store.path, jobs=jobs, watch=take, stop=part, held=True)
+            execute(self._cases, self._store.path, jobs=jobs, watch=take, stop=part, held=True, ray=ray)
         except StoppedError:
             if not self._behind:
                 raise

@@ -27,6 +27,8 @@ class RunTask:
     experiment: Experiment
     folder: Path
     sinks: tuple[str, ...] = ()
+    cluster: str | None = None
+    """The address of a Ray cluster to connect to, for an experiment whose executor is `ray`."""
 
 
 Task = SettleTask | RunTask
@@ -73,6 +75,14 @@ class Moved:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """A run has lost its place on a cluster; it goes on in another one."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """A run has ended."""
 
@@ -103,4 +113,4 @@ class Refused:
     exit_code: int = 1
 
 
-Reply = Moved | Ended | Settled | Refused
+Reply = Moved | Lost | Ended | Settled | Refused

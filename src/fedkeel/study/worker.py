@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 
 from fedkeel import api, sinks
 from fedkeel.config import usercode
 from fedkeel.config.experiment import Experiment
 from fedkeel.errors import FedkeelError, MishapError, StoppedError
+from fedkeel.local.cluster import connection as cluster_connection
 from fedkeel.record.folder import begun, complete
 from fedkeel.record.rows import Evaluation, RoundEnd
 from fedkeel.runner.sinks import Sink, Start
@@ -23,38 +27,50 @@ from fedkeel.study.tasks import Ended, Moved, Refused, Reply, RunTask, Score, Se
 
 _PAUSE = 0.2
 """Seconds between two messages of progress."""
+_TRIES = 20
+"""So often is a folder removed in which somebody may still be writing."""
 
 
-def work(connection: Connection, cores: frozenset[int]) -> None:
-    """Do what comes through the connection, on these cores."""
+def work(connection: Connection, cores: frozenset[int], scratch: Path | None = None) -> None:
+    """Do what comes through the connection, on these cores; the folder `scratch` ends with this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent decides what happens to a run
         signal.signal(number, signal.SIG_IGN)
     with suppress(AttributeError, OSError):
         os.sched_setaffinity(0, cores)
     inbox = SimpleQueue[tuple[Task, Stop]]()
-    Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+    Thread(target=_listen, args=(connection, inbox, scratch), daemon=True).start()
     while True:
         task, stop = inbox.get()
         reply = _settle(task) if isinstance(task, SettleTask) else _run(task, connection, stop)
         try:
             connection.send(reply)
-        except OSError:  # the parent has no more use for it
-            os._exit(0)
+        except OSError:  # the parent has no more use for it, and `_listen` ends this process
+            Event().wait()
 
 
-def _listen(connection: Connection, inbox: SimpleQueue[tuple[Task, Stop]]) -> None:
+def _listen(connection: Connection, inbox: SimpleQueue[tuple[Task, Stop]], scratch: Path | None) -> None:
     """Each task has its own stop, so that a request to stop also counts before the task is begun."""
     stop = Stop()
     while True:
         try:
             message = connection.recv()
         except (EOFError, OSError):  # the parent is gone, or has no more work
+            if scratch is not None:
+                _remove(scratch)
             os._exit(0)
         if isinstance(message, Stopping):
             stop.asked = True
         else:
             stop = Stop()
             inbox.put((message, stop))
+
+
+def _remove(folder: Path) -> None:
+    """The run may go on meanwhile, and make files."""
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
 
 
 def _settle(task: SettleTask) -> Reply:
@@ -71,10 +87,11 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
         told = [_Teller(task, connection), *map(sinks.named, task.sinks)]
         if complete(task.folder):
             return Ended(task.name, "finished")
-        if begun(task.folder):
-            result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None)
-        else:
-            result = api.run(task.experiment, task.folder, sinks=told, stop=stop)
+        with _joined(task.cluster):
+            if begun(task.folder):
+                result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None)
+            else:
+                result = api.run(task.experiment, task.folder, sinks=told, stop=stop)
         return Ended(task.name, "finished", score=_score(task.experiment, result.history[-1]))
     except StoppedError:
         return Ended(task.name, "stopped")
@@ -82,6 +99,19 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
         return Ended(task.name, "failed", _kind(error), str(error).removesuffix(error.advice))
     except Exception as error:
         return Ended(task.name, "failed", _kind(error), _told(error))
+
+
+@contextmanager
+def _joined(cluster: str | None) -> Iterator[None]:
+    """Connected to that cluster, so that an executor on Ray takes its workers from there."""
+    if cluster is None:
+        yield
+        return
+    connection = cluster_connection.Connection(cluster_connection.Wish(cluster))
+    try:
+        yield
+    finally:
+        connection.close()
 
 
 def _kind(error: Exception) -> str:
