@@ -168,7 +168,7 @@ COMMANDS = {
     "run --resume finished --set local.lr=0.5": (
         "--resume: the run in finished was started with local.lr=0.1, not 0.5; give the same settings, or start a "
         "new run in another folder (only these may change: rounds, limit_seconds, target, target_accuracy, "
-        "stop_at_target, finetune, limit_wall_seconds, checkpoint)"
+        "stop_at_target, finetune, limit_wall_seconds, checkpoint, executor)"
     ),
     "run --resume finished --out other": (
         "--out: other cannot be combined with --resume, which names the folder already; remove one of them"

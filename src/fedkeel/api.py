@@ -184,9 +184,10 @@ def resume(
     `model`, has to be handed over again. `tell` is called with each sentence that a user should know.
 
     `changes` are settings with new values, such as `rounds=300`: a run that is complete is extended by them, and the
-    result is that of a run which had them from the start. Only what decides when a run ends can change, and what is
-    done after its last round: `rounds`, `limit_seconds`, `limit_wall_seconds`, `target`, `target_accuracy`,
-    `stop_at_target`, `finetune` and `checkpoint`.
+    result is that of a run which had them from the start. Only what decides when a run ends can change, what is done
+    after its last round, and who does the work: `rounds`, `limit_seconds`, `limit_wall_seconds`, `target`,
+    `target_accuracy`, `stop_at_target`, `finetune`, `checkpoint` and `executor`, the latter without `stack`, `native`
+    and `channels_last`.
     """
     path = Path(path)
     check_resumable(path, changed=bool(changes))

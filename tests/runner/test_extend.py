@@ -197,6 +197,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"evaluate_every": 2}, "evaluate_every cannot change"),
         ({"evaluate_clients": True}, "evaluate_clients cannot change"),
         ({"dat": None}, "dat cannot change"),
+        ({"executor": "processes"}, "is complete; to extend it, give it more rounds"),
+        ({"executor": {"stack": 2}}, "executor: the run was started with executor.stack=3, not 2; when a run is "),
+        ({"executor": {"kind": "ray", "gpus": 1}}, "executor: the run was started with executor.gpus=null, not 1"),
+        ({"executor": "serial"}, "executor.stack must be 0 with executor.kind=serial; got 3"),
     ],
 )
 def test_changes_that_are_refused_touch_nothing(done: Path, changes: dict[str, Any], said: str) -> None:
@@ -204,6 +208,21 @@ def test_changes_that_are_refused_touch_nothing(done: Path, changes: dict[str, A
     with pytest.raises(InputError, match=said):
         resume(done, **changes, **given())
     assert left(done) == before
+
+
+def test_a_run_goes_on_in_other_hands(tmp_path: Path) -> None:
+    """Who trains makes no difference as long as stacks are the same; what is left open stays as it was."""
+    whole(tmp_path, "scaffold")
+    stopped(faulty("scaffold"), tmp_path / "moved", 2, **given())
+    workers = {"kind": "processes", "workers": 2, "stack": None}
+    result, _ = resumed(tmp_path / "moved", executor=workers, **given())
+    assert result.summary["executor"]["kind"] == "processes"
+    assert result.summary["executor"]["stack"] == 3
+    here, there = left(tmp_path / "whole"), left(tmp_path / "moved")
+    differ = {name for name in here if here[name] != there[name]}
+    assert differ == {"experiment.yaml", "summary.json"}
+    again = Experiment.load(tmp_path / "moved" / "experiment.yaml").executor
+    assert (again.kind, again.workers, again.stack) == ("processes", 2, 3)
 
 
 def test_without_a_checkpoint_from_before_its_end(done: Path, tmp_path: Path) -> None:

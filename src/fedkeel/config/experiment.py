@@ -18,6 +18,7 @@ from fedkeel.config.spelling import LISTS, chosen, flow, listed, put, rules_insi
 from fedkeel.data.partition import AnyPartition, Iid
 from fedkeel.data.settings import DatasetSettings as DatasetSettings
 from fedkeel.errors import InputError, label, shown
+from fedkeel.local.settings import PLACES
 from fedkeel.local.settings import ExecutorSettings as ExecutorSettings
 from fedkeel.local.settings import FinetuneSettings as FinetuneSettings
 from fedkeel.local.settings import LocalSettings as LocalSettings
@@ -269,8 +270,8 @@ def contradiction(said: Mapping[str, Any], known: Mapping[str, Any], aside: Cont
                 if one != other:
                     return f"{name}={flow(one)}, not {flow(other)}"
                 continue
-            for key in (k for k in one if k in other and (name, k) != ("executor", "workers")):
-                left_open = name == "executor" and (one[key] in (None, "auto") or other[key] in (None, "auto"))
+            for key in (k for k in one if k in other and not (name == "executor" and k in PLACES)):
+                left_open = name == "executor" and key != "gpus" and None in (one[key], other[key])
                 if one[key] != other[key] and not left_open:
                     return f"{name}.{key}={flow(one[key])}, not {flow(other[key])}"
     return None

@@ -144,6 +144,10 @@ class FinetuneSettings(Section):
     """The part of the model that is fine-tuned."""
 
 
+PLACES = ("kind", "workers", "address", "cpus", "memory")
+"""Settings of executors that make no difference to a result: who does the work, and where."""
+
+
 class ExecutorSettings(Section):
     """How this machine does the work of clients. What is left open is measured before the first round.
 

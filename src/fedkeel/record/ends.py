@@ -8,7 +8,7 @@ AFTERWARDS = ("finetune",)
 """They say what is done when all rounds are over."""
 ANY_TIME = ("limit_wall_seconds", "checkpoint", "name")
 """They make no difference to the result."""
-CHANGEABLE = (*ENDS, *AFTERWARDS, "limit_wall_seconds", "checkpoint")
-"""All that may change."""
-ASIDE = (*CHANGEABLE, "name")
+ASIDE = (*ENDS, *AFTERWARDS, *ANY_TIME)
 """What a checkpoint may have otherwise than the experiment."""
+CHANGEABLE = (*ENDS, *AFTERWARDS, "limit_wall_seconds", "checkpoint", "executor")
+"""All that may change; of the executor, who does the work and where, but not in which stacks."""

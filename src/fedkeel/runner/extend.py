@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedkeel.config.experiment import Experiment
+from fedkeel.config.experiment import Experiment, contradiction
 from fedkeel.errors import InputError
+from fedkeel.local.settings import PLACES
 from fedkeel.record.checkpoints import Loaded
 from fedkeel.record.ends import CHANGEABLE, ENDS
 from fedkeel.record.folder import RunFolder, complete
@@ -25,10 +26,14 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
             )
     experiment = stored.replace(**{name: _merged(stored, name, value) for name, value in changes.items()})
     before, after = stored.model_dump(), experiment.model_dump()
+    if reason := contradiction({"executor": before["executor"]}, after):
+        raise InputError(
+            f"executor: the run was started with {reason}; when a run is resumed, only {', '.join(PLACES)} may change"
+        )
     differ = [name for name in CHANGEABLE if before[name] != after[name]]
     if "rounds" in differ and (reason := stored.plans_ahead):
         raise InputError(f"rounds cannot change when this run is resumed, as {reason}; start a new run")
-    matters = [name for name in differ if name not in ("checkpoint", "limit_wall_seconds")]
+    matters = [name for name in differ if name not in ("checkpoint", "limit_wall_seconds", "executor")]
     return experiment if matters or (differ and not complete(path)) else None
 
 
@@ -73,4 +78,9 @@ def words(stored: Experiment, experiment: Experiment) -> list[str]:
 def _merged(stored: Experiment, name: str, value: Any) -> Any:
     """Of a section, settings that are not given stay as they are."""
     before = stored.model_dump()[name]
+    if name == "executor":
+        given = {"kind": value} if isinstance(value, str) else value
+        given = {key: each for key, each in given.items() if each not in (None, "auto")}
+        moved = given.get("kind", before["kind"]) != before["kind"]
+        return {key: each for key, each in before.items() if not (moved and key in PLACES)} | given
     return {**before, **value} if isinstance(before, dict) and isinstance(value, Mapping) else value

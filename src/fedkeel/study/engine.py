@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from fedkeel.config.experiment import Experiment
 from fedkeel.errors import InputError, StoppedError, TimeLimitError
 from fedkeel.local.machine import cores
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.record.folder import begun as is_begun
 from fedkeel.record.folder import complete
-from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner.memory import free_bytes
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.crew import DIED, Crew
@@ -102,7 +99,7 @@ def execute(
             if ray is not None and left:
                 begun = replace(begun, where=ray.words)
             begun = _fitting(begun, jobs is not None, free_bytes() if ray is None else ray.free_bytes)
-            shared = _shared(begun, place, room) if ray is not None else None
+            shared = _shared(begun, room) if ray is not None else None
             begun = begun if shared is None else replace(begun, notes=[*begun.notes, shared.words])
             crew.size = begun.jobs
             if not dry:
@@ -144,15 +141,13 @@ class _Shared:
         return f"as there are few runs, {self.workers} workers of the cluster train the clients of each"
 
 
-def _shared(begun: Begun, store: Store, room: int) -> _Shared | None:
-    """If runs are few and long, and none has begun in another way: its checkpoints could not be used."""
+def _shared(begun: Begun, room: int) -> _Shared | None:
+    """If runs are few and long."""
     jobs = min(begun.jobs, len(begun.cases))
     longest = max((each.seconds for each in begun.estimates.values()), default=0.0)
     if 2 * jobs >= room or longest <= LONG_SECONDS or len(begun.estimates) < len(begun.cases):
         return None
-    folders = [store.folder(case.name) for case in begun.cases]
-    kinds = {Experiment.load(folder / EXPERIMENT).executor.kind for folder in folders if is_begun(folder)}
-    if kinds - {"ray"} or any(case.experiment.device != "cpu" for case in begun.cases):
+    if any(case.experiment.device != "cpu" for case in begun.cases):
         return None
     return _Shared(room // jobs)
 

@@ -89,7 +89,8 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
             return Ended(task.name, "finished")
         with _joined(task.cluster):
             if begun(task.folder):
-                result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None)
+                executor = task.experiment.executor.model_dump()
+                result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None, executor=executor)
             else:
                 result = api.run(task.experiment, task.folder, sinks=told, stop=stop)
         return Ended(task.name, "finished", score=_score(task.experiment, result.history[-1]))
