@@ -37,6 +37,7 @@ from speed import machine, now
 
 from fedkeel import Experiment, FederatedData
 from fedkeel.local.build import Workshop
+from fedkeel.local.cluster.executor import LARGEST, SHORTEST
 from fedkeel.local.executor import Executor
 from fedkeel.local.executors.choose import SERIAL
 from fedkeel.local.settings import ExecutorSettings
@@ -243,8 +244,6 @@ FITTED = (1, 4), (0.0, 0.01)
 SMALL = 100e3
 """Bytes of an answer, or of weights, that Ray sends with the call; larger ones are fetched."""
 WINDOW = 10 * 1460
-LARGEST = 32 << 20
-"""As in `fedkeel.local.cluster.executor`."""
 
 
 def doublings(size: float) -> float:
@@ -252,11 +251,12 @@ def doublings(size: float) -> float:
     return float(np.log2(1 + size / WINDOW))
 
 
-def calls(stacks: int, workers: int, stack_bytes: int) -> int:
+def calls(stacks: int, workers: int, stack_bytes: int, seconds: float) -> int:
     """Into how many calls the executor divides so many equal stacks: large ones at first, single stacks at the end."""
     most, rest, made = max(1, LARGEST // stack_bytes), stacks, 0
     while rest > 0:
-        size = min(most, max(1, ceil(rest / (2 * workers))))
+        share = min(rest / workers, max(rest / (2 * workers), SHORTEST / seconds))
+        size = min(most, max(1, ceil(share)))
         for _ in range(workers):
             if rest > 0:
                 rest -= size
@@ -305,7 +305,7 @@ class Round:
 
     @property
     def calls(self) -> int:
-        return calls(self.stacks, self.workers, 4 * self.stack * self.weights)
+        return calls(self.stacks, self.workers, 4 * self.stack * self.weights, self.compute / self.stacks)
 
     @property
     def most(self) -> int:

@@ -33,7 +33,9 @@ from fedkeel.wire.orders import Columns, Order, Trained, add
 _keys = count(1)
 _SHARES = 4
 """Into so many calls per worker is a test divided."""
-_LARGEST = 32 << 20
+SHORTEST = 0.02
+"""Seconds that a call takes at least, if that is possible."""
+LARGEST = 32 << 20
 """Bytes of weights that come back with one call, unless a single stack has more."""
 
 
@@ -55,6 +57,8 @@ class OnCluster:
         self._pool = lease(settings)
         self._key = next(_keys)
         self._open = True
+        self._pace = 0.0
+        """Seconds of a step in the last round, as far as that is known."""
         try:
             self._shipped = Shipped(self._ship(bare), self._pool.store.put(data), settings)
         except BaseException:
@@ -77,7 +81,9 @@ class OnCluster:
         stacks = plan(orders, self._data, self._local, self._stack)
         packed = [pack(orders.pick(np.array(rows))) for rows in stacks]
         uses = Counter(id(tensor) for _, tensors in packed for tensor in tensors)
-        columns, sums, left = Columns(), Columns(), self._pieces(orders, stacks)
+        work = self._steps(orders, stacks)
+        columns, sums, left = Columns(), Columns(), self._pieces(orders, stacks, work)
+        seconds = done = 0.0
         while left:
             call, kept = next(self._calls), Kept()
 
@@ -102,24 +108,31 @@ class OnCluster:
                     put(part, stacks[place], columns)
                 if reply.sums:
                     kept.setdefault(seat, []).extend(piece)
+                seconds, done = seconds + reply.seconds, done + sum(work[place] for place in piece)
             more, lost = self._delivered(call, kept)
             sums, left = add(sums, more) if more else sums, [(place,) for place in lost]
             self._pool.losses.repeated += len(left)
+        self._pace = seconds / done if done else 0.0
         return Trained(columns | sums)
 
-    def _pieces(self, orders: Orders, stacks: Sequence[Sequence[int]]) -> list[Piece]:
+    def _steps(self, orders: Orders, stacks: Sequence[Sequence[int]]) -> list[float]:
+        """Of each stack."""
+        _, each = steps(self._data.sizes[orders.client], orders.epochs, self._local)
+        return [float(each[rows].sum()) for rows in stacks]
+
+    def _pieces(self, orders: Orders, stacks: Sequence[Sequence[int]], work: Sequence[float]) -> list[Piece]:
         """Stacks that go with one call: many at first, as calls take time, and single ones at the end.
 
-        The longest stacks come first. So workers end at about the same time, even if some are faster than others.
+        The longest stacks come first. So workers end at about the same time, even if some are faster than others. But
+        no call is shorter than a few milliseconds, as far as that is known from the last round.
         """
-        _, each = steps(self._data.sizes[orders.client], orders.epochs, self._local)
-        work = [float(each[rows].sum()) for rows in stacks]
-        most = [max(1, _LARGEST // (orders.start[rows[0]].nbytes * len(rows) or 1)) for rows in stacks]
+        most = [max(1, LARGEST // (orders.start[rows[0]].nbytes * len(rows) or 1)) for rows in stacks]
         pieces, piece, rest = list[Piece](), list[int](), sum(work)
         share = done = 0.0
         for place in range(len(stacks)):
             if len(pieces) % self._pool.size == 0 and not piece:  # the next call of each worker
-                share = rest / (2 * self._pool.size)
+                least = SHORTEST / self._pace if self._pace else 0.0
+                share = min(rest / self._pool.size, max(rest / (2 * self._pool.size), least))
             piece.append(place)
             done += work[place]
             if done >= share or len(piece) >= most[place]:

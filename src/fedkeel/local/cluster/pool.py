@@ -226,8 +226,12 @@ class Pool:
             for seat in self.seats:
                 # The last pieces go to those who have nothing to do.
                 if todo and load[seat] < depth and (depth == 1 or len(todo) > len(self.seats)):
-                    piece = todo.popleft()
-                    flying[submit(seat, piece)] = piece, seat
+                    try:
+                        flying[submit(seat, todo[0])] = todo[0], seat
+                    except BaseException:  # as a run is stopped: what the worker got is not known
+                        seat.forget()
+                        raise
+                    todo.popleft()
                     load[seat] += 1
 
     def _answers(self, flying: dict[Any, tuple[Piece, Seat]]) -> list[Any]:

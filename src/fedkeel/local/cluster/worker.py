@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Protocol
 
 import torch
@@ -62,6 +63,8 @@ class Reply:
     """For each stack, columns with a row per order."""
     sums: bool
     """Whether the worker holds sums over these orders, too."""
+    seconds: float
+    """That the training took."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Worker:
 
         `opened` is the workshop with this key, which stays until it is forgotten.
         """
-        made, found = list[Columns](), Columns()
+        made, found, begun = list[Columns](), Columns(), perf_counter()
         try:
             trainer, _ = self._parts(key, opened)
             held = self._taken(parcel)
@@ -111,7 +114,7 @@ class Worker:
                 found = add(found, sums) if sums else found
             if found:
                 self._sums[call] = add(self._sums.get(call, {}), found)
-            return Reply(freeze(made), bool(found))
+            return Reply(freeze(made), bool(found), perf_counter() - begun)
         except Exception as error:
             return Stuck(len(made), Failed.of(error))
 
