@@ -2,7 +2,7 @@
 # The figures of docs/benchmarks.md, on a machine with nothing else to do: about 25 minutes on two cores.
 #
 #     benchmarks/install_peers.sh DIR
-#     benchmarks/all.sh DIR [PART...]       # PART: speed peers methods choices scale report
+#     benchmarks/all.sh DIR [PART...]       # PART: speed peers methods choices scale cluster report
 #
 # PYTHON names the interpreter (.venv/bin/python), RESULTS the folder (benchmarks/results). At the end, tables.md in that
 # folder has all tables, and docs/images/benchmarks.png is drawn anew.
@@ -35,6 +35,7 @@ for each in ${*:-speed peers methods choices scale report}; do
     methods) part methods "$python" benchmarks/methods.py W1 --json "$results/methods.json" ;;
     choices) part choices "$python" benchmarks/choices.py --json "$results/choices.json" ;;
     scale) part scale "$python" benchmarks/scale.py --json "$results/scale.json" ;;
+    cluster) part cluster "$python" benchmarks/cluster.py --json "$results/cluster.json" --model ;;
     report)
         "$python" benchmarks/report.py "$results" >"$results/tables.md" && cat "$results/tables.md"
         part figure "$python" benchmarks/speed.py --from "$results/speed.json" --peers "$results/peers.json" \

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import methods
+import scale
 from speed import compact, percent, tell
 
 Row = dict[str, Any]
@@ -101,30 +102,12 @@ def choices(report: Row) -> str:
     return table(heads, rows)
 
 
-def scale(rows: Sequence[Row]) -> str:
-    return table(
-        ["clients", "samples", "features", "ms per round", "peak, GiB", "of a worker, GiB", "executor"],
-        [
-            [
-                f"{row['clients']:,}",
-                f"{row['samples']:,}",
-                str(row["features"]),
-                f"{1e3 * row['seconds_per_round']:.0f}",
-                f"{row['peak_gib']:.2f}",
-                f"{row['peak_of_a_worker_gib']:.2f}",
-                compact(row["executor"]),
-            ]
-            for row in rows
-        ],
-    )
-
-
 TABLES: dict[str, Callable[[Any], str]] = {
     "speed": speed,
     "peers": peers,
     "methods": methods.table,
     "choices": choices,
-    "scale": scale,
+    "scale": scale.tables,
 }
 
 

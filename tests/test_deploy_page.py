@@ -13,10 +13,9 @@ from typing import Any
 
 import click
 import pytest
-import typer
 import yaml
 
-from fedkeel import Experiment, cli
+from fedkeel import Experiment
 from fedkeel.config import catalogue
 from fedkeel.config.section import make
 from fedkeel.deploy import project, site
@@ -26,6 +25,7 @@ from fedkeel.deploy.site import Site
 from fedkeel.errors import InputError
 from tests.helpers import pages
 from tests.helpers.deployed import own_modules
+from tests.helpers.pages import parsed
 from tests.helpers.repository import ROOT
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
@@ -38,21 +38,6 @@ def commands() -> Iterator[str]:
     for kind, text in BLOCKS:
         yield from (line for line in text.splitlines() if kind in ("bash", "console") and line.startswith("fedkeel "))
     yield from (f"fedkeel {words}" for words in re.findall(r"^ExecStart=\S+/fedkeel (.*)$", PAGE, re.MULTILINE))
-
-
-def parsed(words: list[str]) -> str:
-    """The name of the command that these words call; raises UsageError for options that it does not have."""
-    command: click.Command = typer.main.get_command(cli.app)
-    context = click.Context(command, info_name="fedkeel")
-    name: list[str] = []
-    while isinstance(command, click.Group):
-        found, command_, words = command.resolve_command(context, words)
-        assert found is not None
-        assert command_ is not None
-        name, command = [*name, found], command_
-        context = click.Context(command, context, info_name=found)
-    command.make_context(name[-1], [*words], parent=context.parent)
-    return " ".join(name)
 
 
 def test_every_command_of_the_page_exists() -> None:

@@ -16,8 +16,8 @@ import yaml
 from fedkeel import Experiment
 from fedkeel.local.settings import ExecutorSettings
 from tests.helpers import pages
+from tests.helpers.pages import parsed
 from tests.helpers.repository import ROOT
-from tests.test_deploy_page import parsed
 
 PAGE = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
 TEMPLATES = ROOT / "examples" / "cluster"

@@ -9,6 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
+import typer
+
+from fedkeel import cli
 from tests.helpers import commands
 
 Blocks = list[tuple[str, str]]
@@ -45,3 +49,18 @@ def carried_out(page: Blocks, place: Path, run: Callable[[str], bool] = lambda _
 def _promised(line: str) -> str:
     """What a line of code says that it prints."""
     return line.partition("  # ")[2] if line.startswith("print(") else ""
+
+
+def parsed(words: list[str]) -> str:
+    """The name of the command that these words call; raises UsageError for options that it does not have."""
+    command: click.Command = typer.main.get_command(cli.app)
+    context = click.Context(command, info_name="fedkeel")
+    name: list[str] = []
+    while isinstance(command, click.Group):
+        found, command_, words = command.resolve_command(context, words)
+        assert found is not None
+        assert command_ is not None
+        name, command = [*name, found], command_
+        context = click.Context(command, context, info_name=found)
+    command.make_context(name[-1], [*words], parent=context.parent)
+    return " ".join(name)
