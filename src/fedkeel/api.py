@@ -244,12 +244,13 @@ def _execute(
         where = folder.path if folder else None
         sinks.begin(Start(experiment, where, simulation.round - 1, tuple(history)))
         history += drive(simulation, sinks, recorder, watch)
-        summary = summarise(simulation, history, folder.beginning if folder else reasons(choice)) | executor.report()
+        summary = summarise(simulation, history, folder.beginning if folder else reasons(choice))
         flat.load(*simulation.evaluated)
         if folder is not None:  # before anything else can go wrong
             save(folder, simulation, module)
             if watch.due and tests_clients(simulation):
                 raise watch.stopped("after the last round, before clients are tested", folder.advice)
+        summary |= executor.report()
         try:
             with watch.impatiently():
                 tuned = score_clients(simulation, summary, folder, finetuning(simulation, workshop, choice))

@@ -288,3 +288,24 @@ def test_where_no_worker_can_start_the_command_ends(crew: Outposts, monkeypatch:
     ):
         next(crew.work([task], Stop()))
     crew.release()
+
+
+def test_the_installed_command_compares_runs_that_each_use_the_cluster(ray: Local, tmp_path: Path) -> None:
+    """Their processes have the script itself among their modules, under two names."""
+    executor = {"kind": "ray", "address": ray.address, "workers": 2, "stack": 2}
+    (tmp_path / "small.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "dataset": {"name": "fashion-mnist-mini", "train_limit": 100, "test_limit": 50}, "model": "linear",
+                "clients": 6, "per_round": 4, "rounds": 2, "executor": executor,
+            }
+        )
+    )  # fmt: skip
+    words = ["compare", "small.yaml", "--algorithms", "fedavg,fedagg", "--seeds", "0", "--out", "out"]
+    done = subprocess.run(
+        [Path(sys.executable).parent / "fedkeel", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("fedavg", "fedagg"):
+        told = json.loads((tmp_path / "out" / "runs" / f"{name}-seed0" / "summary.json").read_text())
+        assert told["ray"]["workers"] == 2

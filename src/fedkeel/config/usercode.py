@@ -29,6 +29,9 @@ FOUND: set[str] = set()
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = tuple({path for name, path in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")})
 
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of packages, also of those that a user or a distribution has installed."""
+
 
 def is_own(name: object) -> bool:
     """Whether this names code of the user's."""
@@ -268,11 +271,12 @@ def _plain(signature: inspect.Signature) -> str:
 def own_modules() -> list[ModuleType]:
     """The modules of this process that belong neither to Python, nor to an installed package, nor to fedkeel."""
     found = []
-    for module in [*sys.modules.values()]:
+    for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None)
-        if not file or module.__name__ == "__main__":
+        if not file or module.__name__ != name or name == "__main__":  # another name of a module that is there, too
             continue
         path = Path(file)
-        if _PACKAGE not in path.parents and not file.startswith(_LIBRARIES):
+        installed = file.startswith(_LIBRARIES) or not _INSTALLED.isdisjoint(path.parts)
+        if not installed and _PACKAGE not in path.parents:
             found.append(module)
     return found

@@ -80,7 +80,7 @@ class Crew(AbstractContextManager["Crew"]):
 
     def _start(self, place: int) -> _Worker:
         ours, theirs = self._context.Pipe()
-        told = (theirs, _share(place, self.size), self._scratch)
+        told = (theirs, _share(place, self.size), max(1, cores() // self.size), self._scratch)
         process = self._context.Process(target=worker.work, args=told, daemon=False)
         with _undisturbed():
             process.start()

@@ -220,10 +220,14 @@ class Copy:
     """The folder of a run that goes on elsewhere; it is held like that of a run that goes on here."""
 
     def __init__(self, folder: Path) -> None:
-        """What an earlier copy left unfinished when it was killed is removed."""
+        """What an earlier copy left unfinished when it was killed is removed; `BusyError` if somebody works there."""
         self.folder = folder
         self._held: BinaryIO | None = None
-        self._hold()
+        try:
+            self._hold()
+        except BusyError:
+            self.close()
+            raise
         Checkpoints(folder / CHECKPOINTS, None, ()).clean()
         for left in folder.glob(f"*{PARTIAL}"):
             left.unlink()
@@ -231,7 +235,8 @@ class Copy:
     def take(self, changes: Changes, get: Callable[[Part], bytes]) -> None:
         """Make changes that were made elsewhere."""
         apply(changes, self.folder, get)
-        self._hold()
+        with suppress(BusyError):  # for a moment, somebody looks whether it is held
+            self._hold()
 
     def _hold(self) -> None:
         """By the file by which `worked_on` looks; it may be another one than before."""
@@ -241,8 +246,7 @@ class Copy:
                 return
             self.close()
             self._held = path.open("rb")
-            with suppress(BusyError):  # for a moment, somebody looks whether it is held
-                lock(self._held.fileno(), wait=True)
+            lock(self._held.fileno(), wait=True)
 
     def close(self) -> None:
         """Let it go."""

@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
-from fedkeel.errors import DivergenceError, FedkeelError, InputError, MishapError, counted, label, words
+from fedkeel.errors import DivergenceError, FedkeelError, InputError, MishapError, counted
 from fedkeel.local.cluster.connection import Connection, Wish
-from fedkeel.local.cluster.pool import AGAIN_SECONDS, START_SECONDS, TRIES
+from fedkeel.local.cluster.pool import AGAIN_SECONDS, START_SECONDS, TRIES, last_line
 from fedkeel.local.native import library
 from fedkeel.local.settings import check_address
+from fedkeel.record.lock import BusyError
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.crew import DIED, failed
 from fedkeel.study.mirror import Changes, Copy, Source
@@ -127,7 +128,12 @@ class Outposts(AbstractContextManager["Outposts"]):
             if waiting:
                 self._start(min(self.size, len(self._busy) + len(waiting)))
             while waiting and len(self._busy) < self.size and (free := self._free()):
-                self._hand(free, waiting.popleft())
+                task = waiting.popleft()
+                try:
+                    self._hand(free, task)
+                except BusyError:
+                    why = "its folder is in use; wait until the other process has ended"
+                    yield task, failed(task, MishapError.__name__, why)
             if not self._busy and not waiting:
                 return
             for seat in self._heard():
@@ -199,7 +205,7 @@ class Outposts(AbstractContextManager["Outposts"]):
         try:
             self._seats.append(_Seat(actor, self._here.ray.get(ref)))
         except self._here.ray.exceptions.RayError as error:
-            self._why, self._again = _last_line(error), monotonic() + AGAIN_SECONDS
+            self._why, self._again = last_line(error), monotonic() + AGAIN_SECONDS
             self._kill(actor)
 
     def _replies(self, seat: _Seat) -> list[Reply]:
@@ -211,7 +217,7 @@ class Outposts(AbstractContextManager["Outposts"]):
             if news is not None and seat.copy is not None:
                 seat.copy.take(news.changes, ray.get)
         except ray.exceptions.RayTaskError as error:  # it goes on, but something went wrong there
-            why = _last_line(error)
+            why = last_line(error)
             self._part_with(seat)
             return [self._with_place(failed(task, MishapError.__name__, why), seat.host)]
         except ray.exceptions.RayError as error:
@@ -284,12 +290,6 @@ class Outposts(AbstractContextManager["Outposts"]):
 def _stopped(task: Task) -> Reply:
     """The reply for a task that was not done, as a stop was asked for."""
     return Ended(task.name, "stopped") if isinstance(task, RunTask) else failed(task, "StoppedError", "stopped")
-
-
-def _last_line(error: Exception) -> str:
-    """What Ray says at last of an error: its first lines name actors by long numbers."""
-    lines = [line.strip() for line in str(getattr(error, "cause", None) or error).splitlines() if line.strip()]
-    return label(lines[-1]) if lines else words(error)
 
 
 @contextmanager

@@ -12,14 +12,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic
+from typing import Any
 
 from fedkeel import api, sinks
 from fedkeel.config import usercode
-from fedkeel.config.experiment import Experiment
+from fedkeel.config.experiment import Experiment, contradiction
 from fedkeel.errors import FedkeelError, MishapError, StoppedError
 from fedkeel.local.cluster import connection as cluster_connection
+from fedkeel.local.machine import OURS
 from fedkeel.record.folder import begun, complete
 from fedkeel.record.rows import Evaluation, RoundEnd
+from fedkeel.record.schema import EXPERIMENT
 from fedkeel.runner.sinks import Sink, Start
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.settle import estimate
@@ -31,8 +34,12 @@ _TRIES = 20
 """So often is a folder removed in which somebody may still be writing."""
 
 
-def work(connection: Connection, cores: frozenset[int], scratch: Path | None = None) -> None:
-    """Do what comes through the connection, on these cores; the folder `scratch` ends with this process."""
+def work(connection: Connection, cores: frozenset[int], most: int, scratch: Path | None = None) -> None:
+    """Do what comes through the connection, on these cores, but on no more than so many at a time.
+
+    The folder `scratch` ends with this process.
+    """
+    os.environ[OURS] = str(most)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent decides what happens to a run
         signal.signal(number, signal.SIG_IGN)
     with suppress(AttributeError, OSError):
@@ -89,8 +96,7 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
             return Ended(task.name, "finished")
         with _joined(task.cluster):
             if begun(task.folder):
-                executor = task.experiment.executor.model_dump()
-                result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None, executor=executor)
+                result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None, **_in_other_hands(task))
             else:
                 result = api.run(task.experiment, task.folder, sinks=told, stop=stop)
         return Ended(task.name, "finished", score=_score(task.experiment, result.history[-1]))
@@ -100,6 +106,13 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
         return Ended(task.name, "failed", _kind(error), str(error).removesuffix(error.advice))
     except Exception as error:
         return Ended(task.name, "failed", _kind(error), _told(error))
+
+
+def _in_other_hands(task: RunTask) -> dict[str, Any]:
+    """The executor, if it is another one than before and makes no difference to the result."""
+    asked = task.experiment.executor.model_dump()
+    before = Experiment.load(task.folder / EXPERIMENT).executor.model_dump()
+    return {} if contradiction({"executor": before}, {"executor": asked}) else {"executor": asked}
 
 
 @contextmanager

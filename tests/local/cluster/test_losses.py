@@ -105,6 +105,20 @@ def test_sums_that_are_lost_before_they_are_sent(local: Local, tmp_path: Path, m
     assert torch.equal(FlatModel(here.model).w, FlatModel(there.model).w)
     assert history(tmp_path / "here") == history(tmp_path / "there")
     assert there.summary["ray"]["workers_lost"] == 1
+    assert there.summary["ray"]["stacks_repeated"] <= 5
+
+
+def test_workers_that_die_of_sums_end_the_run(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kills").mkdir()
+    deliver = OnCluster._delivered
+
+    def killing(self: OnCluster, call: int, kept: pools.Kept) -> Any:
+        os.kill(next(iter(kept)).process, signal.SIGKILL)
+        return deliver(self, call, kept)
+
+    monkeypatch.setattr(OnCluster, "_delivered", killing)
+    with pytest.raises(MishapError, match="died 3 times while they added up what clients send; out of memory"):
+        trained("fedagg", Fatal(tmp_path / "kills"), asked(local, workers=2), tmp_path / "there")
 
 
 def test_all_workers_may_be_lost_as_long_as_others_can_be_started(local: Local) -> None:
@@ -203,3 +217,4 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_process(own: str, tmp_path: 
     assert torch.equal(FlatModel(here.model).w, FlatModel(result.model).w)
     assert history(tmp_path / "here") == history(there)
     assert not processes_of(own)
+    assert not [name for name in os.listdir("/tmp") if name.startswith(own)]

@@ -16,7 +16,7 @@ from hashlib import sha256
 from math import ceil, inf
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -41,6 +41,7 @@ _ENVIRONMENT = {
 _GB = 1e9
 FOLDER = "fedkeel-ray-"
 """How the folder of a run's own cluster begins."""
+_HELD = "in-use"
 
 
 def package() -> Any:
@@ -115,7 +116,7 @@ class Connection:
             self._join(wish.address)
         try:
             self.nodes = self.alive()
-            if wish.address is not None:
+            if self._folder is None:
                 self._check_versions()
         except BaseException:
             self.close()
@@ -136,8 +137,7 @@ class Connection:
         usable, why = cores_and_why()
         asked = ceil((wish.workers or 1) * wish.cpus)
         self.limit = f"{usable} cores of this machine, by {why}" if usable < (os.cpu_count() or 1) else "this machine"
-        home = "/tmp" if os.path.isdir("/tmp") else None  # Ray's sockets lie there: a long path is refused
-        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=home))
+        self._folder, self._held = _new_folder()
         try:
             with _signals_kept():
                 self.ray.init(
@@ -176,12 +176,12 @@ class Connection:
                 f"install the same on all machines ({said})"
             )
         if isinstance(failure, TimeoutError):
-            said = f"it did not let this process in within {CONNECT_SECONDS:.0f} seconds; is this machine part of it?"
+            said = f"it did not let this process in within {CONNECT_SECONDS:.0f} seconds"
         if address == "auto" and isinstance(failure, ConnectionError):
             said = "this machine is part of none"
         raise InputError(
-            f"executor.address: no Ray cluster can be used at {label(address)}: {said}; start one with "
-            "`ray start --head`, or remove executor.address"
+            f"executor.address: no Ray cluster can be used at {label(address)}: {said}; start Ray on this machine with "
+            "`ray start --address=HOST:PORT`, or a new cluster with `ray start --head`, or remove executor.address"
         )
 
     @staticmethod
@@ -275,6 +275,23 @@ class Connection:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+            self._held.close()
+
+
+def _new_folder() -> tuple[Path, IO[bytes]]:
+    """(A folder for Ray, the file in it by which it is held); those of processes that were killed are removed."""
+    import fcntl
+
+    home = Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir())  # Ray's sockets: a long path is refused
+    for left in home.glob(f"{FOLDER}*/{_HELD}"):
+        with suppress(OSError), left.open("rb") as file:  # somebody else's, or one that is in use
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=home))
+    held = (folder / "new").open("wb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    os.rename(folder / "new", folder / _HELD)
+    return folder, held
 
 
 def facts() -> dict[str, Any]:

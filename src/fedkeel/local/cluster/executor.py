@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData, Held
-from fedkeel.errors import InputError, words
+from fedkeel.errors import InputError, MishapError, words
 from fedkeel.local.cluster.freeze import by_value, thaw
 from fedkeel.local.cluster.leases import lease, release
-from fedkeel.local.cluster.pool import Kept, Piece, Seat
+from fedkeel.local.cluster.pool import TRIES, Kept, Piece, Seat
 from fedkeel.local.cluster.worker import Reply, Shipped, Stack, Stuck
 from fedkeel.local.evaluation import BATCH, Evaluator, Part, together
 from fedkeel.local.executor import Score
@@ -23,7 +23,7 @@ from fedkeel.local.executors.inprocess import put
 from fedkeel.local.executors.memory import Lender
 from fedkeel.local.executors.packing import pack
 from fedkeel.local.executors.processes import clients_in_words
-from fedkeel.local.executors.worker import Failed
+from fedkeel.local.executors.worker import LESS_MEMORY, Failed
 from fedkeel.local.settings import ExecutorSettings, LocalSettings
 from fedkeel.local.trainer import plan
 from fedkeel.local.work import steps
@@ -34,7 +34,7 @@ _keys = count(1)
 _SHARES = 4
 """Into so many calls per worker is a test divided."""
 SHORTEST = 0.02
-"""Seconds that a call takes at least, if that is possible."""
+"""Seconds that a call takes at least, unless workers would have nothing to do."""
 LARGEST = 32 << 20
 """Bytes of weights that come back with one call, unless a single stack has more."""
 
@@ -84,7 +84,7 @@ class OnCluster:
         work = self._steps(orders, stacks)
         columns, sums, left = Columns(), Columns(), self._pieces(orders, stacks, work)
         seconds = done = 0.0
-        while left:
+        for _ in range(TRIES):
             call, kept = next(self._calls), Kept()
 
             def submit(seat: Seat, piece: Piece, call: int = call) -> Any:
@@ -99,7 +99,7 @@ class OnCluster:
 
             for piece, seat, reply in self._pool.work(left, submit, doing, kept):
                 if isinstance(reply, Stuck):
-                    seat.forget()
+                    self._pool.forget()
                     raise reply.failed.error(doing([piece[reply.place]]))
                 assert isinstance(reply, Reply)
                 made: list[Columns] = thaw(reply.rows)
@@ -112,6 +112,13 @@ class OnCluster:
             more, lost = self._delivered(call, kept)
             sums, left = add(sums, more) if more else sums, [(place,) for place in lost]
             self._pool.losses.repeated += len(left)
+            if not left:
+                break
+        else:
+            raise MishapError(
+                f"workers of the cluster died {TRIES} times while they added up what clients send; out of memory? "
+                f"{LESS_MEMORY}"
+            )
         self._pace = seconds / done if done else 0.0
         return Trained(columns | sums)
 
@@ -124,7 +131,7 @@ class OnCluster:
         """Stacks that go with one call: many at first, as calls take time, and single ones at the end.
 
         The longest stacks come first. So workers end at about the same time, even if some are faster than others. But
-        no call is shorter than a few milliseconds, as far as that is known from the last round.
+        calls are not shorter than `SHORTEST`, as far as the last round tells.
         """
         most = [max(1, LARGEST // (orders.start[rows[0]].nbytes * len(rows) or 1)) for rows in stacks]
         pieces, piece, rest = list[Piece](), list[int](), sum(work)
@@ -169,7 +176,7 @@ class OnCluster:
             chains[ref] = node
         sums, lost = Columns(), list[int]()
         for ref, node in chains.items():
-            told = self._pool.answer(ref)
+            told = self._pool.answer(ref, by_machine[node])
             if isinstance(told, Failed):
                 raise told.error("adding up what clients send")
             if told is None:
@@ -200,9 +207,9 @@ class OnCluster:
 
         found: dict[int, list[Part]] = {}
         pieces = [[place] for place in range(len(shares))]
-        for piece, seat, reply in self._pool.work(pieces, submit, lambda _: "testing the model"):
+        for piece, _, reply in self._pool.work(pieces, submit, lambda _: "testing the model"):
             if isinstance(reply, Failed):
-                seat.forget()
+                self._pool.forget()
                 raise reply.error("testing the model")
             found[piece[0]] = reply
         return [part for place in range(len(shares)) for part in found[place]]

@@ -48,14 +48,12 @@ class _Pickler(pickle.Pickler):
 @contextmanager
 def by_value(cloudpickle: Any) -> Iterator[None]:
     """What is pickled meanwhile takes the user's own modules along: other machines do not have their files."""
-    own = [
-        module
-        for module in usercode.own_modules()
-        if module.__name__ not in cloudpickle.list_registry_pickle_by_value()
-    ]
-    for module in own:
-        cloudpickle.register_pickle_by_value(module)
+    known, own = cloudpickle.list_registry_pickle_by_value(), list[Any]()
     try:
+        for module in usercode.own_modules():
+            if module.__name__ not in known:
+                cloudpickle.register_pickle_by_value(module)
+                own.append(module)
         yield
     finally:
         for module in own:

@@ -19,7 +19,9 @@ def lease(settings: ExecutorSettings) -> Pool:
     """The workers for these settings; started if nobody has them yet. Give them back by `release`."""
     global _pool, _owner
     wish = Wish.of(settings)
-    if _pool is None or _owner != os.getpid():
+    if _pool is not None and _owner != os.getpid():
+        raise FedkeelError("this process was forked from one that uses Ray, which cannot work; start it anew instead")
+    if _pool is None:
         _pool, _owner = Pool(wish), os.getpid()
     elif _pool.wish != wish:
         raise FedkeelError("this process has workers of Ray with other settings; end that run first")

@@ -43,11 +43,6 @@ class Seat:
     shops: set[int] = field(default_factory=set)
     """The keys of the workshops that it has then."""
 
-    def forget(self) -> None:
-        """What it has is not known, as a call has failed."""
-        self.held.clear()
-        self.shops.clear()
-
 
 Piece = Sequence[int]
 """Numbers of what is done in one call."""
@@ -63,7 +58,7 @@ class Losses:
 
     workers: int = 0
     repeated: int = 0
-    """Stacks that were trained again, and shares of a test."""
+    """Stacks that were trained again."""
 
 
 class Pool:
@@ -80,13 +75,22 @@ class Pool:
         self.size = 0
         self.connection = Connection(wish)
         self.ray = self.connection.ray
-        self.store = Store(self.ray.put)
+        self.store = Store(self._put)
         self._lost = _losses(self.ray)
         try:
             self.size = self._first()
         except BaseException:
             self.close()
             raise
+
+    def _put(self, value: object) -> Any:
+        try:
+            return self.ray.put(value)
+        except self.ray.exceptions.RayError as error:
+            raise MishapError(
+                f"executor.kind=ray: Ray's store has no room ({last_line(error)}); give it more memory or disk "
+                "(`ray start --object-store-memory=BYTES`)"
+            ) from error
 
     # Who is there.
 
@@ -100,7 +104,7 @@ class Pool:
                 f"has {self._has()}, room for {room}; set executor.workers, cpus, gpus or memory to less, or add "
                 "machines"
             )
-        wanted = wish.workers or self._free(room)
+        wanted = min(self._free(wish.workers or 1, room), wish.workers or room)
         self._start(wanted)
         begun = monotonic()
         while self._coming and monotonic() < begun + START_SECONDS:
@@ -109,25 +113,26 @@ class Pool:
                 break  # the others join later
         if len(self.seats) < (wish.workers or 1):
             raise MishapError(
-                f"executor.workers: only {len(self.seats)} of {wanted} workers of {wish.words} could be started within "
-                f"{START_SECONDS:.0f} seconds, as others use the cluster ({self._has()}); ask for fewer, or try later"
+                f"executor.kind=ray: only {len(self.seats)} of {counted(wanted, 'worker')} of {wish.words} could be "
+                f"started within {START_SECONDS:.0f} seconds ({self._has()}); ask for fewer, or try later"
             )
         return wanted
 
-    def _free(self, room: int) -> int:
+    def _free(self, needed: int, room: int) -> int:
         """How many workers fit into what others have left; those of a run that has just ended leave a moment later."""
         begun = monotonic()
         while (free := int(self.connection.free(self.wish.resources) + 1e-9)) < room:
             passed = monotonic() - begun
-            if free and passed > LEAVE_SECONDS:
+            if free >= needed and (self.wish.workers or passed > LEAVE_SECONDS):
                 break
             if passed > FULL_SECONDS:
                 raise MishapError(
-                    f"executor.kind=ray: the cluster is full, as others use it ({self._has()}), and a worker needs "
-                    f"{self.wish.words}; try later, or add machines"
+                    f"executor.kind=ray: the cluster is full, as others use it ({self._has()}), and "
+                    f"{counted(needed, 'worker')} of {self.wish.words} {'is' if needed == 1 else 'are'} needed; try "
+                    "later, ask for fewer, or add machines"
                 )
             sleep(_TICK)
-        return min(free, room)
+        return free
 
     def _has(self) -> str:
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
@@ -162,7 +167,9 @@ class Pool:
                 seats.append(Seat(actor, *self.ray.get(ref)))
             except self._lost as error:
                 if not self.size:  # at the start: something is wrong with all of them
-                    raise MishapError(f"executor.kind=ray: a worker could not be started: {_why(error)}") from error
+                    raise MishapError(
+                        f"executor.kind=ray: a worker could not be started: {last_line(error)}"
+                    ) from error
         return seats
 
     def _give_up_starting(self) -> None:
@@ -188,7 +195,11 @@ class Pool:
         flying: dict[Any, tuple[Piece, Seat]] = {}
         self._replace()
         while todo or flying:
-            self._hand_out(todo, flying, submit)
+            try:
+                self._hand_out(todo, flying, submit)
+            except BaseException:  # as a run is stopped: what workers have got is not known
+                self.forget()
+                raise
             if not self.seats:
                 self._wait_for_somebody()
                 continue
@@ -206,19 +217,33 @@ class Pool:
                     self._blame(own[0], tries, doing, error)
                     back = sorted({*(number for each in own for number in each), *(kept or {}).pop(seat, [])})
                     todo.extendleft((number,) for number in reversed(back))
-                    self.losses.repeated += len(back)
+                    self.losses.repeated += len(back) if kept is not None else 0
                     continue
+                except self.ray.exceptions.RayError as error:
+                    self.forget()
+                    raise MishapError(f"{doing(piece)} failed on the cluster: {last_line(error)}") from error
                 del flying[ref]
                 yield piece, seat, answer
 
-    def answer(self, ref: Any) -> Any:
-        """One answer; None if it is lost, or what it was made of."""
+    def answer(self, ref: Any, seats: Sequence[Seat]) -> Any:
+        """One answer that these workers have made together; None if one of them is lost."""
         while not self.ray.wait([ref], timeout=_TICK)[0]:
             pass
         try:
             return self.ray.get(ref)
         except self._lost:
+            for seat in seats:
+                try:
+                    self.ray.get(seat.actor.where.remote())
+                except self._lost:
+                    self._part_with(seat)
             return None
+
+    def forget(self) -> None:
+        """What workers have is not known, as a call has failed."""
+        for seat in self.seats:
+            seat.held.clear()
+            seat.shops.clear()
 
     def _hand_out(self, todo: deque[Piece], flying: dict[Any, tuple[Piece, Seat]], submit: Submit) -> None:
         load = Counter(seat for _, seat in flying.values())
@@ -226,12 +251,8 @@ class Pool:
             for seat in self.seats:
                 # The last pieces go to those who have nothing to do.
                 if todo and load[seat] < depth and (depth == 1 or len(todo) > len(self.seats)):
-                    try:
-                        flying[submit(seat, todo[0])] = todo[0], seat
-                    except BaseException:  # as a run is stopped: what the worker got is not known
-                        seat.forget()
-                        raise
-                    todo.popleft()
+                    piece = todo.popleft()
+                    flying[submit(seat, piece)] = piece, seat
                     load[seat] += 1
 
     def _answers(self, flying: dict[Any, tuple[Piece, Seat]]) -> list[Any]:
@@ -259,7 +280,7 @@ class Pool:
         tries[piece[0]] += 1
         if tries[piece[0]] >= TRIES:
             raise MishapError(
-                f"{TRIES} workers of the cluster died one after the other while {doing(piece)} ({_why(error)}); "
+                f"{TRIES} workers of the cluster died one after the other while {doing(piece)} ({last_line(error)}); "
                 f"out of memory? {LESS_MEMORY}"
             )
 
@@ -272,13 +293,12 @@ class Pool:
 
     def _wait_for_somebody(self) -> None:
         """All workers are gone: wait until one has been replaced."""
-        if not self._coming:
-            self._start(1)
         end = monotonic() + START_SECONDS
-        while not self.seats and self._coming:
+        while not self.seats and monotonic() < end:
+            if not self._coming:
+                self._start(1)
             self.seats += self._arrived(_TICK)
-            if monotonic() > end:
-                break
+            sleep(0 if self.seats else _TICK)
         if not self.seats:
             self._give_up_starting()
             raise MishapError(
@@ -334,7 +354,7 @@ def _losses(ray: Any) -> tuple[type[Exception], ...]:
     )
 
 
-def _why(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     """The last line of what Ray says about a loss: the first ones name actors by long numbers."""
     cause = getattr(error, "cause", None)
     lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
