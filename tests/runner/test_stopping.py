@@ -211,7 +211,6 @@ def test_resume_with_its_own_file(whole: Path, copy: Path) -> None:
         ("local.lr=0.2", "local.lr=0.05, not 0.2"),
         ("algorithm=fedavg", "algorithm.name=fedasmu, not fedavg"),
         ("seed=1", "seed=0, not 1"),
-        ("executor=vectorised", "executor.kind=serial, not vectorised"),
     ],
 )
 def test_resume_with_a_contradiction_names_it(copy: Path, word: str, said: str) -> None:
@@ -220,6 +219,17 @@ def test_resume_with_a_contradiction_names_it(copy: Path, word: str, said: str) 
     assert done.returncode == 2
     assert done.stderr.startswith("fedkeel: --resume: the run in a was started with ")
     assert said in done.stderr
+    assert left(copy / "a") == before
+
+
+def test_resume_keeps_the_stacks(copy: Path) -> None:
+    before = left(copy / "a")
+    done = fedkeel("run", "executor.stack=2", "--resume", "a", cwd=copy)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "fedkeel: executor: the run was started with executor.stack=0, not 2; when a run is resumed, only kind, "
+        "workers, address, cpus, memory may change\n"
+    )
     assert left(copy / "a") == before
 
 

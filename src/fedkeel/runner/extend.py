@@ -24,12 +24,13 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
             raise InputError(
                 f"{name} cannot change when a run is resumed; start a new run, or change one of {', '.join(CHANGEABLE)}"
             )
-    experiment = stored.replace(**{name: _merged(stored, name, value) for name, value in changes.items()})
-    before, after = stored.model_dump(), experiment.model_dump()
-    if reason := contradiction({"executor": before["executor"]}, after):
+    before, new = stored.model_dump(), {name: _merged(stored, name, value) for name, value in changes.items()}
+    if reason := contradiction({"executor": before["executor"]}, new):
         raise InputError(
             f"executor: the run was started with {reason}; when a run is resumed, only {', '.join(PLACES)} may change"
         )
+    experiment = stored.replace(**new)
+    after = experiment.model_dump()
     differ = [name for name in CHANGEABLE if before[name] != after[name]]
     if "rounds" in differ and (reason := stored.plans_ahead):
         raise InputError(f"rounds cannot change when this run is resumed, as {reason}; start a new run")

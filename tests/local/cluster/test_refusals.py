@@ -113,12 +113,11 @@ def test_kernels_that_a_machine_does_not_have(local: Local, monkeypatch: pytest.
     assert "the machine 127.0.0.2 of the cluster cannot use the native kernels for avx1024; set FEDKEEL_" in said
 
 
-@pytest.mark.usefixtures("local")
-def test_the_cluster_that_this_machine_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_that_this_machine_belongs_to(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     with held(ExecutorSettings(kind="ray", stack=0, address="auto")) as found:
         assert found is not None
         assert found.size == 2
-        assert found.words == "Ray: 2 workers of 1 CPU on 2 machines with 2 CPUs (the cluster auto)"
+        assert found.words == f"Ray: 2 workers of 1 CPU on 2 machines with 2 CPUs (the cluster {local.address})"
     monkeypatch.setenv("RAY_TMPDIR", "/nowhere")
     monkeypatch.setattr(connection.package()._private.services, "find_gcs_addresses", lru_cache(set))
     assert "no Ray cluster can be used at auto: this machine is part of none" in refused(address="auto")

@@ -21,7 +21,7 @@ from typing import IO, Any
 import torch
 
 import fedkeel
-from fedkeel.errors import InputError, MishapError, label, words
+from fedkeel.errors import InputError, MishapError, counted, label, words
 from fedkeel.local.machine import cores_and_why
 from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
@@ -125,7 +125,7 @@ class Connection:
     def _share(self, wish: Wish) -> None:
         """Use a connection that the user's program has made."""
         self._ours, mine = False, self.ray.get_runtime_context().gcs_address
-        self.limit = "the cluster that this program is connected to"
+        self._name = "the cluster that this program is connected to"
         if wish.address not in (None, "auto", mine):
             raise InputError(
                 f"executor.address={label(str(wish.address))} cannot be used, as this program is connected to the Ray "
@@ -135,8 +135,8 @@ class Connection:
     def _start(self, wish: Wish) -> None:
         """A cluster on this machine alone, as large as this process may be."""
         usable, why = cores_and_why()
-        asked = ceil((wish.workers or 1) * wish.cpus)
-        self.limit = f"{usable} cores of this machine, by {why}" if usable < (os.cpu_count() or 1) else "this machine"
+        asked = ceil((wish.workers or 1) * min(wish.cpus, usable))
+        self._cores = counted(usable, "core") + (f" by {why}" if usable < (os.cpu_count() or 1) else "")
         self._folder, self._held = _new_folder()
         try:
             with _signals_kept():
@@ -156,7 +156,6 @@ class Connection:
 
     def _join(self, address: str) -> None:
         """A cluster that this machine is part of."""
-        self.limit = f"the cluster {address}"
         if address != "auto":
             host, _, port = address.rpartition(":")
             try:
@@ -168,6 +167,7 @@ class Connection:
                 ) from None
         failure = self._within(CONNECT_SECONDS, lambda: self.ray.init(address=address, **_quietly()))
         if failure is None:
+            self._name = f"the cluster {self.ray.get_runtime_context().gcs_address}"
             return
         said = words(failure)
         if "ersion mismatch" in said:
@@ -203,6 +203,14 @@ class Connection:
             if monotonic() > end:
                 return TimeoutError(f"no answer within {seconds:.0f} seconds")
         return failures[0] if failures else None
+
+    @property
+    def words(self) -> str:
+        """What was found."""
+        if self._folder is not None:
+            return f"this machine with {self._cores}"
+        cpus = sum(node.resources.get("CPU", 0.0) for node in self.nodes)
+        return f"{counted(len(self.nodes), 'machine')} with {cpus:g} CPUs ({self._name})"
 
     def alive(self) -> list[Node]:
         """The machines that are there now."""

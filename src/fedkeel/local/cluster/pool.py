@@ -310,12 +310,7 @@ class Pool:
     @property
     def words(self) -> str:
         """What was found."""
-        nodes = counted(len(self.connection.nodes), "machine")
-        cpus = sum(node.resources.get("CPU", 0.0) for node in self.connection.nodes)
-        return (
-            f"Ray: {counted(self.size, 'worker')} of {self.wish.words} on {nodes} with {cpus:g} CPUs "
-            f"({self.connection.limit})"
-        )
+        return f"Ray: {counted(self.size, 'worker')} of {self.wish.words} on {self.connection.words}"
 
     def report(self) -> dict[str, Any]:
         """For the summary of a run."""
