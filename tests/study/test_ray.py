@@ -290,6 +290,7 @@ def test_where_no_worker_can_start_the_command_ends(crew: Outposts, monkeypatch:
     crew.release()
 
 
+@pytest.mark.extras
 def test_the_installed_command_compares_runs_that_each_use_the_cluster(ray: Local, tmp_path: Path) -> None:
     """Their processes have the script itself among their modules, under two names."""
     executor = {"kind": "ray", "address": ray.address, "workers": 2, "stack": 2}

@@ -29,7 +29,7 @@ def started() -> Iterator[tuple[Connection, BaseProcess]]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedkeel.study.worker"])
     ours, theirs = context.Pipe()
-    process = context.Process(target=worker.work, args=(theirs, frozenset(os.sched_getaffinity(0))))
+    process = context.Process(target=worker.work, args=(theirs, frozenset(os.sched_getaffinity(0)), 2))
     process.start()
     theirs.close()
     yield ours, process
