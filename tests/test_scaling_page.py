@@ -85,6 +85,7 @@ def job(place: Path, *words: str) -> subprocess.Popen[bytes]:
         "ENVIRONMENT": str(place),
         "SLURM_JOB_NODELIST": "node[1-3]",
         "SLURM_CPUS_PER_TASK": "8",
+        "SLURM_MEM_PER_NODE": "1000",
     }
     return subprocess.Popen(["bash", SCRIPT, *words], cwd=place, env=environment, stderr=subprocess.DEVNULL)
 
@@ -92,7 +93,7 @@ def job(place: Path, *words: str) -> subprocess.Popen[bytes]:
 def test_the_script_starts_ray_everywhere_runs_and_ends_everything(tmp_path: Path) -> None:
     assert job(tmp_path, "one.yaml").wait(30) == 3  # the code of the run
     *started, ran = (tmp_path / "told").read_text().splitlines()
-    common = "--num-cpus=8"
+    common = "--num-cpus=8 --memory=734003000 --object-store-memory=314573000"
     head = f"--head --node-ip-address=10.0.0.1 --port=6379 {common} --include-dashboard=false"
     others = [f"{node}: ray start --address=10.0.0.1:6379 {common} --block" for node in ("node2", "node3")]
     assert sorted(started) == [f"node1: ray start {head} --block", *others]

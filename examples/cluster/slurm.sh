@@ -22,10 +22,16 @@ patience=${PATIENCE:-120} # seconds in which all machines must have joined
 # shellcheck disable=SC1091
 source "$environment/bin/activate"
 cpus=${SLURM_CPUS_PER_TASK:-1}
+mb=${SLURM_MEM_PER_NODE:-0}
 mapfile -t machines < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${machines[0]}
 address=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{ print $1 }')
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0 RAY_USAGE_STATS_ENABLED=0
+
+limits=(--num-cpus="$cpus")
+if ((mb > 0)); then # without these, Ray takes all memory of a machine for its own
+    limits+=(--memory=$((mb * 734003)) --object-store-memory=$((mb * 314573)))
+fi
 
 started=()
 stop() {
@@ -38,11 +44,11 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 
 srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" --output="ray-%j-%N.log" \
-    ray start --head --node-ip-address="$address" --port="$port" --num-cpus="$cpus" --include-dashboard=false --block &
+    ray start --head --node-ip-address="$address" --port="$port" "${limits[@]}" --include-dashboard=false --block &
 started+=($!)
 for machine in "${machines[@]:1}"; do
     srun --overlap --nodes=1 --ntasks=1 --nodelist="$machine" --output="ray-%j-%N.log" \
-        ray start --address="$address:$port" --num-cpus="$cpus" --block &
+        ray start --address="$address:$port" "${limits[@]}" --block &
     started+=($!)
 done
 

@@ -20,7 +20,6 @@ from fedkeel.local import machine
 from fedkeel.local.executors import processes
 from fedkeel.local.machine import Limits
 from fedkeel.local.native import library
-from fedkeel.runner import memory
 from tests.helpers.commands import fedkeel as command
 from tests.helpers.commands import in_a_process
 
@@ -34,11 +33,11 @@ Doctor = Callable[..., dict[str, dict[str, Any]]]
 @pytest.fixture(autouse=True)
 def _usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty cache, no wishes, enough of everything, and no library."""
-    for name in ("FEDKEEL_NATIVE", "FEDKEEL_ISA", "CXX", machine.SLURM, machine.OURS):
+    for name in ("FEDKEEL_NATIVE", "FEDKEEL_ISA", "CXX", machine.SLURM, machine.SLURM_MEMORY, machine.OURS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FEDKEEL_DATA", str(tmp_path / "cache"))
     monkeypatch.setattr(machine, "limits", lambda: Limits(None, None))
-    monkeypatch.setattr(memory, "free_bytes", lambda: 8 * 10**9)
+    monkeypatch.setattr(machine, "_available", lambda: 8 * 10**9)
     monkeypatch.setattr(library, "FOLDER", tmp_path / "lib")
 
 
@@ -143,7 +142,7 @@ def test_a_tight_limit_is_told(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) 
     found = doctor()
     assert (found["cores"]["verdict"], found["cores"]["found"]) == ("ok", "2 of 16 can be used, by a control group")
     assert found["memory"]["verdict"] == "warning"
-    assert found["memory"]["found"].endswith("a limit (cgroup) allows 0.5 GB; large models will not fit")
+    assert found["memory"]["found"].endswith("; a control group allows 0.5 GB; large models will not fit")
     monkeypatch.setattr(machine, "limits", lambda: Limits(8.0, 10**10))
     found = doctor()
     assert found["cores"]["verdict"] == found["memory"]["verdict"] == "ok"

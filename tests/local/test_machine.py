@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,20 @@ def groups(root: Path, mine: str, files: dict[str, str]) -> Limits:
 @pytest.mark.parametrize(
     ("mine", "files", "found"),
     [
-        ("0::/\n", {"cpu.max": "150000 100000\n", "memory.max": "1073741824\n"}, (1.5, 1 << 30)),
+        ("0::/\n", {"cpu.max": "150000 100000\n", "memory.max": "1073741824\n"}, (1.5, 1 << 30, 1 << 30)),
         ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, (None, None)),
         ("0::/a/b\n", {"a/cpu.max": "50000 100000\n", "a/b/cpu.max": "200000 100000\n"}, (0.5, None)),
-        ("0::/a/b\n", {"a/memory.max": "2000\n", "memory.max": "1000\n"}, (None, 1000)),
+        ("0::/a/b\n", {"a/memory.max": "2000\n", "memory.max": "1000\n"}, (None, 1000, 1000)),
+        (
+            "0::/a/b\n",
+            {
+                "memory.max": "9000\n", "memory.current": "8500\n",
+                "memory.stat": "anon 8000\nfile 500\ninactive_file 200\n",
+                "a/memory.max": "2000\n", "a/memory.current": "500\n",
+            },
+            (None, 2000, 700),
+        ),
+        ("0::/\n", {"memory.max": "1000\n", "memory.current": "1200\n", "memory.stat": ""}, (None, 1000, 0)),
         (
             "4:memory:/job\n2:cpu,cpuacct:/\n0::/\n",
             {
@@ -32,8 +43,10 @@ def groups(root: Path, mine: str, files: dict[str, str]) -> Limits:
                 "memory/memory.limit_in_bytes": "9223372036854771712\n",
                 "cpu,cpuacct/cpu.cfs_quota_us": "300000\n",
                 "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+                "memory/job/memory.usage_in_bytes": "4000\n",
+                "memory/job/memory.stat": "cache 900\ninactive_file 1\ntotal_inactive_file 600\n",
             },
-            (3.0, 5000),
+            (3.0, 5000, 1600),
         ),
         ("2:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, (None, None)),
         ("1:cpuset:/\nnonsense\n", {"cpu.max": "1 1\n"}, (None, None)),
@@ -42,13 +55,34 @@ def groups(root: Path, mine: str, files: dict[str, str]) -> Limits:
     ],
 )
 def test_limits_of_control_groups(
-    mine: str, files: dict[str, str], found: tuple[float | None, int | None], tmp_path: Path
+    mine: str, files: dict[str, str], found: tuple[Any, ...], tmp_path: Path
 ) -> None:
     assert groups(tmp_path, mine, files) == Limits(*found)
 
 
 def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
     assert limits(tmp_path, tmp_path / "nothing") == Limits(None, None)
+
+
+@pytest.mark.parametrize(
+    ("group", "slurm", "most", "free"),
+    [
+        (Limits(None, None), "", (24_000 << 20, "this machine has no more"), 9_000 << 20),
+        (Limits(None, 8_000 << 20, 5_000 << 20), "", (8_000 << 20, "a control group"), 5_000 << 20),
+        (Limits(None, 8_000 << 20, 5_000 << 20), "4000", (4_000 << 20, "SLURM_MEM_PER_NODE"), 4_000 << 20),
+        (Limits(None, None), "16000", (16_000 << 20, "SLURM_MEM_PER_NODE"), 9_000 << 20),
+        (Limits(None, None), "0", (24_000 << 20, "this machine has no more"), 9_000 << 20),
+    ],
+)
+def test_how_much_memory_this_process_may_use(
+    group: Limits, slurm: str, most: tuple[int, str], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "limits", lambda: group)
+    monkeypatch.setattr(machine, "all_bytes", lambda: 24_000 << 20)
+    monkeypatch.setattr(machine, "_available", lambda: 9_000 << 20)
+    monkeypatch.setenv(machine.SLURM_MEMORY, slurm)
+    assert machine.bytes_and_why() == most
+    assert machine.free_bytes() == free
 
 
 def test_the_processors_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,8 +77,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    from fedkeel.local.machine import cores_and_why, limits, processor
-    from fedkeel.runner.memory import free_bytes
+    from fedkeel.local.machine import all_bytes, bytes_and_why, cores_and_why, free_bytes, limits, processor
 
     name = processor() or "unknown"
     yield Finding("processor", "ok", f"{name}, {platform.machine()}", {"name": name, "machine": platform.machine()})
@@ -86,14 +85,12 @@ def _machine() -> Iterator[Finding]:
     used, why = cores_and_why()
     told = f"{used} of {os.cpu_count()} can be used" + (f", by {why}" if used < (os.cpu_count() or 1) else "")
     yield Finding("cores", "ok", told, {"usable": used, "all": os.cpu_count(), "limit": limit.cores})
-    free = free_bytes()
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    told = f"{free / 1e9:.3g} of {whole / 1e9:.3g} GB free"
-    if limit.memory is not None:
-        told += f", a limit (cgroup) allows {limit.memory / 1e9:.3g} GB"
-    little = min(free, limit.memory or free) < LITTLE_MEMORY
+    free, (usable, why) = free_bytes(), bytes_and_why()
+    told = f"{free / 1e9:.3g} of {all_bytes() / 1e9:.3g} GB free"
+    told += f"; {why} allows {usable / 1e9:.3g} GB" if usable < all_bytes() else ""
+    little = free < LITTLE_MEMORY
     told += "; large models will not fit" if little else ""
-    values = {"free": free, "all": whole, "limit": limit.memory}
+    values = {"free": free, "all": all_bytes(), "limit": limit.memory}
     yield Finding("memory", "warning" if little else "ok", told, values)
 
 

@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-CPUINFO = Path("/proc/cpuinfo")
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 GROUPS, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SLURM = "SLURM_CPUS_PER_TASK"
 OURS = "FEDKEEL_CORES"
 """Variables of the environment that hold a number of cores: what SLURM gave a task, and what a user gives fedkeel."""
+SLURM_MEMORY = "SLURM_MEM_PER_NODE"
+"""The memory that SLURM gave a job on this machine, in MB; 0 is all of it."""
 _UNLIMITED = 1 << 60
 """A limit on memory as high as this is none: so does Linux write it."""
 
@@ -38,11 +40,50 @@ def cores_and_why() -> tuple[int, str]:
     found = {"this machine has no more": os.cpu_count() or 1, "its affinity": known}
     if (group := limits().cores) is not None:
         found["a control group"] = max(1, int(group))
-    for name in (SLURM, OURS):
-        if (told := os.environ.get(name, "")).isdecimal() and int(told) > 0:
-            found[name] = int(told)
-    least = min(found.values())
-    return least, next(why for why, count in found.items() if count == least)
+    found |= {name: told for name in (SLURM, OURS) if (told := _number(name))}
+    return _least(found)
+
+
+def all_bytes() -> int:
+    """Of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def bytes_and_why() -> tuple[int, str]:
+    """(How many bytes this process may use with all that share its limits, what limits it to these, in a few words)."""
+    found = {"this machine has no more": all_bytes()}
+    if (group := limits().memory) is not None:
+        found["a control group"] = group
+    if told := _number(SLURM_MEMORY):
+        found[SLURM_MEMORY] = told << 20
+    return _least(found)
+
+
+def free_bytes() -> int:
+    """How many bytes may still be used, as far as the system says."""
+    free = [bytes_and_why()[0], _available()]
+    if (left := limits().left) is not None:
+        free.append(left)
+    return min(free)
+
+
+def _available() -> int:
+    try:
+        rows = (row.split() for row in MEMINFO.read_text(encoding="utf-8").splitlines())
+        return next(1024 * int(row[1]) for row in rows if row[0] == "MemAvailable:")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return all_bytes()
+
+
+def _number(variable: str) -> int:
+    """0 if it holds none."""
+    told = os.environ.get(variable, "")
+    return int(told) if told.isdecimal() else 0
+
+
+def _least(found: dict[str, int]) -> tuple[int, str]:
+    why = min(found, key=found.__getitem__)
+    return found[why], why
 
 
 @dataclass(frozen=True)
@@ -52,6 +93,8 @@ class Limits:
     cores: float | None
     memory: int | None
     """Bytes."""
+    left: int | None = None
+    """Bytes that are left of it."""
 
 
 def limits(groups: Path = GROUPS, mine: Path = MINE) -> Limits:
@@ -60,18 +103,19 @@ def limits(groups: Path = GROUPS, mine: Path = MINE) -> Limits:
         lines = [line.split(":", 2) for line in mine.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return Limits(None, None)
-    cores, memory = list[float](), list[int]()
+    cores, memory = list[float](), list[tuple[int, int]]()
     for _, names, path in (line for line in lines if len(line) == 3):
         kinds = names.split(",")
         for folder in _folders(groups, names, path):
             if not names:
                 cores += _share(_words(folder / "cpu.max"))
-                memory += _count(_words(folder / "memory.max"))
+                memory += _room(folder, "memory.max", "memory.current", "inactive_file")
             if "cpu" in kinds:
                 cores += _share([*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")])
             if "memory" in kinds:
-                memory += _count(_words(folder / "memory.limit_in_bytes"))
-    return Limits(min(cores, default=None), min(memory, default=None))
+                memory += _room(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    most, left = zip(*memory, strict=True) if memory else ((), ())
+    return Limits(min(cores, default=None), min(most, default=None), min(left, default=None))
 
 
 def _folders(groups: Path, names: str, path: str) -> Iterator[Path]:
@@ -96,6 +140,14 @@ def _share(words: list[str]) -> list[float]:
     except ValueError:  # "max", or nothing
         return []
     return [quota / period] if quota > 0 and period > 0 else []
+
+
+def _room(folder: Path, most: str, used: str, cached: str) -> list[tuple[int, int]]:
+    """(Bytes at most, bytes of these that are left) by such files; what only keeps files at hand is left, too."""
+    limit, use = _count(_words(folder / most)), _count(_words(folder / used))
+    stat = _words(folder / "memory.stat")
+    files = sum(sum(_count([value])) for name, value in zip(stat[::2], stat[1::2], strict=False) if name == cached)
+    return [(each, max(0, each - max(0, sum(use) - files))) for each in limit]
 
 
 def _count(words: list[str]) -> list[int]:

@@ -1,22 +1,9 @@
-"""How much memory there is, so that what can never fit is refused before it is tried."""
+"""What can never fit into memory is refused before it is tried."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from fedkeel.errors import InputError
-
-MEMORY = Path("/proc/meminfo")
-
-
-def free_bytes() -> int:
-    """What may still be used, as far as the system says."""
-    try:
-        rows = (row.split() for row in MEMORY.read_text().splitlines())
-        return next(1024 * int(row[1]) for row in rows if row[0] == "MemAvailable:")
-    except (OSError, ValueError, IndexError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+from fedkeel.local.machine import free_bytes
 
 
 def check(problem: str, needed: int, way: str) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedkeel.errors import InputError, StoppedError, TimeLimitError
-from fedkeel.local.machine import cores
+from fedkeel.local.machine import cores, free_bytes
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.folder import complete
-from fedkeel.runner.memory import free_bytes
 from fedkeel.runner.stopping import Stop
 from fedkeel.study.crew import DIED, Crew
 from fedkeel.study.outposts import Outposts

@@ -13,6 +13,7 @@ pytest.importorskip("ray")
 
 from fedkeel import InputError
 from fedkeel.errors import MishapError
+from fedkeel.local import machine
 from fedkeel.local.cluster import connection, pool
 from fedkeel.local.cluster.leases import held
 from fedkeel.local.settings import ExecutorSettings
@@ -79,6 +80,16 @@ def test_a_cluster_that_others_use(local: Local) -> None:
         assert ray.is_initialized(), "a connection of the user's program stays"
     finally:
         ray.shutdown()
+
+
+def test_a_cluster_of_its_own_has_what_slurm_gave_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(machine.SLURM_MEMORY, "1000")
+    said = refused(memory=0.9)
+    assert "1 worker of 1 CPU and 0.9 GB of memory: it has " in said
+    assert "0.734 of 0.734 GB free, room for 0" in said
+    with held(ExecutorSettings(kind="ray", stack=0, workers=1, memory=0.5)) as found:
+        assert found is not None
+        assert found.words.endswith(" and 1.05 GB of memory by SLURM_MEM_PER_NODE")
 
 
 class Idle:

@@ -22,7 +22,7 @@ import torch
 
 import fedkeel
 from fedkeel.errors import InputError, MishapError, counted, label, words
-from fedkeel.local.machine import cores_and_why
+from fedkeel.local.machine import all_bytes, bytes_and_why, cores_and_why, free_bytes
 from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
 
@@ -39,6 +39,8 @@ _ENVIRONMENT = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 _GB = 1e9
+_STORE = 0.3
+"""The share of free memory that Ray gives its store of objects; the rest is for workers."""
 FOLDER = "fedkeel-ray-"
 """How the folder of a run's own cluster begins."""
 _HELD = "in-use"
@@ -136,13 +138,19 @@ class Connection:
         """A cluster on this machine alone, as large as this process may be."""
         usable, why = cores_and_why()
         asked = ceil((wish.workers or 1) * min(wish.cpus, usable))
-        self._cores = counted(usable, "core") + (f" by {why}" if usable < (os.cpu_count() or 1) else "")
+        self._found = counted(usable, "core") + (f" by {why}" if usable < (os.cpu_count() or 1) else "")
+        memory = dict[str, Any]()
+        if (most := bytes_and_why())[0] < all_bytes():  # Ray takes all of the machine's for its own
+            self._found += f" and {most[0] / _GB:.3g} GB of memory by {most[1]}"
+            free = free_bytes()
+            memory = {"_memory": int((1 - _STORE) * free), "object_store_memory": int(_STORE * free)}
         self._folder, self._held = _new_folder()
         try:
             with _signals_kept():
                 self.ray.init(
                     address="local",
                     num_cpus=max(usable, asked),
+                    **memory,
                     include_dashboard=False,
                     _node_ip_address=_LOOPBACK,
                     _temp_dir=str(self._folder),
@@ -208,7 +216,7 @@ class Connection:
     def words(self) -> str:
         """What was found."""
         if self._folder is not None:
-            return f"this machine with {self._cores}"
+            return f"this machine with {self._found}"
         cpus = sum(node.resources.get("CPU", 0.0) for node in self.nodes)
         return f"{counted(len(self.nodes), 'machine')} with {cpus:g} CPUs ({self._name})"
 
