@@ -29,9 +29,11 @@ def groups(root: Path, mine: str, files: dict[str, str]) -> Limits:
         (
             "0::/a/b\n",
             {
-                "memory.max": "9000\n", "memory.current": "8500\n",
+                "memory.max": "9000\n",
+                "memory.current": "8500\n",
                 "memory.stat": "anon 8000\nfile 500\ninactive_file 200\n",
-                "a/memory.max": "2000\n", "a/memory.current": "500\n",
+                "a/memory.max": "2000\n",
+                "a/memory.current": "500\n",
             },
             (None, 2000, 700),
         ),
@@ -54,9 +56,7 @@ def groups(root: Path, mine: str, files: dict[str, str]) -> Limits:
         ("0::/not/mounted/here\n", {"cpu.max": "100000 100000\n"}, (1.0, None)),
     ],
 )
-def test_limits_of_control_groups(
-    mine: str, files: dict[str, str], found: tuple[Any, ...], tmp_path: Path
-) -> None:
+def test_limits_of_control_groups(mine: str, files: dict[str, str], found: tuple[Any, ...], tmp_path: Path) -> None:
     assert groups(tmp_path, mine, files) == Limits(*found)
 
 
