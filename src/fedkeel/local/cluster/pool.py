@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
-from fedkeel.errors import InputError, MishapError, counted, label, words
+from fedkeel.errors import InputError, MishapError, counted
 from fedkeel.local.cluster.connection import Connection, Wish
+from fedkeel.local.cluster.losses import Losses, kinds, last_line
 from fedkeel.local.cluster.store import Store
 from fedkeel.local.cluster.worker import Worker
 from fedkeel.local.executors.worker import LESS_MEMORY
@@ -52,15 +53,6 @@ Kept = dict[Seat, list[int]]
 """Numbers of what each worker still holds something of: it is done again if the worker is lost."""
 
 
-@dataclass
-class Losses:
-    """What was lost, and made good."""
-
-    workers: int = 0
-    repeated: int = 0
-    """Stacks that were trained again."""
-
-
 class Pool:
     """Workers that stay; those that are lost are replaced if there is room, and nobody waits for that."""
 
@@ -76,7 +68,7 @@ class Pool:
         self.connection = Connection(wish)
         self.ray = self.connection.ray
         self.store = Store(self._put)
-        self._lost = _losses(self.ray)
+        self._lost = kinds(self.ray)
         try:
             self.size = self._first()
         except BaseException:
@@ -334,23 +326,3 @@ class Pool:
         self.seats = []
         self.store.clear()
         self.connection.close()
-
-
-def _losses(ray: Any) -> tuple[type[Exception], ...]:
-    """What Ray raises if a worker, its machine or something on it is gone."""
-    known = ray.exceptions
-    return (
-        known.RayActorError,
-        known.ObjectLostError,
-        known.WorkerCrashedError,
-        known.NodeDiedError,
-        known.OutOfMemoryError,
-        known.ActorUnschedulableError,
-    )
-
-
-def last_line(error: Exception) -> str:
-    """The last line of what Ray says about a loss: the first ones name actors by long numbers."""
-    cause = getattr(error, "cause", None)
-    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
-    return label(lines[-1]) if lines else words(error)
