@@ -22,7 +22,7 @@ patience=${PATIENCE:-120} # seconds in which all machines must have joined
 # shellcheck disable=SC1091
 source "$environment/bin/activate"
 cpus=${SLURM_CPUS_PER_TASK:-1}
-mb=${SLURM_MEM_PER_NODE:-0}
+mb=${SLURM_MEM_PER_NODE:-$((${SLURM_MEM_PER_CPU:-0} * cpus))}
 mapfile -t machines < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${machines[0]}
 address=$(srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{ print $1 }')

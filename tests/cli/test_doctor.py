@@ -33,7 +33,15 @@ Doctor = Callable[..., dict[str, dict[str, Any]]]
 @pytest.fixture(autouse=True)
 def _usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty cache, no wishes, enough of everything, and no library."""
-    for name in ("FEDKEEL_NATIVE", "FEDKEEL_ISA", "CXX", machine.SLURM, machine.SLURM_MEMORY, machine.OURS):
+    for name in (
+        "FEDKEEL_NATIVE",
+        "FEDKEEL_ISA",
+        "CXX",
+        machine.SLURM,
+        machine.SLURM_MEMORY,
+        machine.SLURM_EACH,
+        machine.OURS,
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FEDKEEL_DATA", str(tmp_path / "cache"))
     monkeypatch.setattr(machine, "limits", lambda: Limits(None, None))

@@ -67,20 +67,22 @@ def test_a_system_without_control_groups_has_no_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("group", "slurm", "most", "free"),
     [
-        (Limits(None, None), "", (24_000 << 20, "this machine has no more"), 9_000 << 20),
-        (Limits(None, 8_000 << 20, 5_000 << 20), "", (8_000 << 20, "a control group"), 5_000 << 20),
-        (Limits(None, 8_000 << 20, 5_000 << 20), "4000", (4_000 << 20, "SLURM_MEM_PER_NODE"), 4_000 << 20),
-        (Limits(None, None), "16000", (16_000 << 20, "SLURM_MEM_PER_NODE"), 9_000 << 20),
-        (Limits(None, None), "0", (24_000 << 20, "this machine has no more"), 9_000 << 20),
+        (Limits(None, None), {}, (24_000 << 20, "this machine has no more"), 9_000 << 20),
+        (Limits(None, 8_000 << 20, 5_000 << 20), {}, (8_000 << 20, "a control group"), 5_000 << 20),
+        (Limits(None, 8_000 << 20), {"MEM_PER_NODE": 4000}, (4_000 << 20, "SLURM_MEM_PER_NODE"), 4_000 << 20),
+        (Limits(None, None), {"MEM_PER_NODE": 16_000}, (16_000 << 20, "SLURM_MEM_PER_NODE"), 9_000 << 20),
+        (Limits(None, None), {"MEM_PER_NODE": 0}, (24_000 << 20, "this machine has no more"), 9_000 << 20),
+        (Limits(None, None), {"MEM_PER_CPU": 500, "CPUS_ON_NODE": 2}, (1_000 << 20, "SLURM_MEM_PER_CPU"), 1_000 << 20),
     ],
 )
 def test_how_much_memory_this_process_may_use(
-    group: Limits, slurm: str, most: tuple[int, str], free: int, monkeypatch: pytest.MonkeyPatch
+    group: Limits, slurm: dict[str, int], most: tuple[int, str], free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "limits", lambda: group)
     monkeypatch.setattr(machine, "all_bytes", lambda: 24_000 << 20)
     monkeypatch.setattr(machine, "_available", lambda: 9_000 << 20)
-    monkeypatch.setenv(machine.SLURM_MEMORY, slurm)
+    for name in ("MEM_PER_NODE", "MEM_PER_CPU", "CPUS_ON_NODE"):
+        monkeypatch.setenv(f"SLURM_{name}", str(slurm.get(name, "")))
     assert machine.bytes_and_why() == most
     assert machine.free_bytes() == free
 

@@ -16,6 +16,8 @@ OURS = "FEDKEEL_CORES"
 """Variables of the environment that hold a number of cores: what SLURM gave a task, and what a user gives fedkeel."""
 SLURM_MEMORY = "SLURM_MEM_PER_NODE"
 """The memory that SLURM gave a job on this machine, in MB; 0 is all of it."""
+SLURM_EACH, SLURM_CORES = "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"
+"""In the place of that: the memory for each core, and how many of these the job has on this machine."""
 _UNLIMITED = 1 << 60
 """A limit on memory as high as this is none: so does Linux write it."""
 
@@ -56,6 +58,8 @@ def bytes_and_why() -> tuple[int, str]:
         found["a control group"] = group
     if told := _number(SLURM_MEMORY):
         found[SLURM_MEMORY] = told << 20
+    if told := _number(SLURM_EACH) * _number(SLURM_CORES):
+        found[SLURM_EACH] = told << 20
     return _least(found)
 
 
