@@ -54,16 +54,3 @@ def test_what_no_machine_can_do(overrides: list[str], said: str) -> None:
     with pytest.raises(InputError) as caught:
         prepare(Experiment.load(overrides=overrides))
     assert said in str(caught.value)
-
-
-def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert 10**8 < memory.free_bytes() < 10**14
-    monkeypatch.setattr(memory, "MEMORY", tmp_path / "meminfo")
-    without = memory.free_bytes()
-    assert 10**8 < without < 10**14
-    for content in ("", "MemAvailable:", "MemAvailable: x kB\n", "\n\n"):
-        (tmp_path / "meminfo").write_text(content)
-        assert memory.free_bytes() == without
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  7 kB\n")
-    assert memory.free_bytes() == 7 * 1024

@@ -87,6 +87,21 @@ def test_how_much_memory_this_process_may_use(
     assert machine.free_bytes() == free
 
 
+def test_what_the_system_says_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "limits", lambda: Limits(None, None))
+    for name in (machine.SLURM_MEMORY, machine.SLURM_EACH):
+        monkeypatch.delenv(name, raising=False)
+    assert 10**8 < machine.free_bytes() < 10**14
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    without = machine.free_bytes()
+    assert 10**8 < without < 10**14
+    for content in ("", "MemAvailable:", "MemAvailable: x kB\n", "\n\n"):
+        (tmp_path / "meminfo").write_text(content)
+        assert machine.free_bytes() == without
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  7 kB\n")
+    assert machine.free_bytes() == 7 * 1024
+
+
 def test_the_processors_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some: thing 3000 \nprocessor\t: 1\n")
     monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
