@@ -1,6 +1,5 @@
 """Settings that are fine alone and not together are refused before anything is trained."""
 
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 

@@ -18,6 +18,7 @@ from fedkeel.local.executors import choose
 from fedkeel.methods import methods
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
+from fedkeel.runner.extend import changed
 from fedkeel.runner.recorder import Recorder
 from tests.helpers import federation
 from tests.helpers.folders import SETTLED, After, faulty, left, resumed, rows, same, stopped
@@ -223,6 +224,24 @@ def test_a_run_goes_on_in_other_hands(tmp_path: Path) -> None:
     assert differ == {"experiment.yaml", "summary.json"}
     again = Experiment.load(tmp_path / "moved" / "experiment.yaml").executor
     assert (again.kind, again.workers, again.stack) == ("processes", 2, 3)
+
+
+def test_where_a_run_goes_on_may_be_left_open_again() -> None:
+    stored = Experiment(executor={"kind": "ray", "address": "10.0.0.1:6379", "workers": 4, "stack": 3})
+    moved = changed(Path("a"), stored, {"executor": {"address": None, "workers": None, "stack": None}})
+    assert moved is not None
+    assert (moved.executor.kind, moved.executor.address, moved.executor.workers) == ("ray", None, None)
+    assert moved.executor.stack == 3
+    assert changed(Path("a"), stored, {"executor": "auto"}) is None
+
+
+def test_worker_processes_have_one_thread_each() -> None:
+    """So a run whose operations have several does not train the same there."""
+    stored = Experiment(threads=2, executor={"kind": "vectorised", "stack": 3})
+    said = "executor.kind: a run with threads=2 cannot move from vectorised to processes, as worker processes use one"
+    with pytest.raises(InputError, match=said):
+        changed(Path("a"), stored, {"executor": "processes"})
+    assert changed(Path("a"), stored, {"executor": "ray"}) is not None
 
 
 def test_without_a_checkpoint_from_before_its_end(done: Path, tmp_path: Path) -> None:

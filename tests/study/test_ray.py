@@ -17,7 +17,7 @@ import yaml
 from fedkeel.cli.studying import rehearsed
 from fedkeel.errors import InputError, MishapError, StoppedError
 from fedkeel.runner.stopping import Stop
-from fedkeel.study import engine, outposts
+from fedkeel.study import engine, outposts, sharing
 from fedkeel.study.engine import execute
 from fedkeel.study.export import as_csv
 from fedkeel.study.outposts import Outposts, on_ray
@@ -264,7 +264,7 @@ def test_a_few_long_runs_share_the_workers_of_the_cluster(
 ) -> None:
     plan = small("executor={kind: vectorised, stack: 1, native: false}", "rounds=4", seeds=[0])
     execute(plan.cases, tmp_path / "here")
-    monkeypatch.setattr(engine, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(sharing, "LONG_SECONDS", 0.0)
     watch = Watch()
     execute(plan.cases, tmp_path / "there", watch=watch, ray=crew)
     assert watch.begun.notes == ["as there are few runs, 3 workers of the cluster train the clients of each"]
@@ -287,6 +287,17 @@ def test_where_no_worker_can_start_the_command_ends(crew: Outposts, monkeypatch:
         MishapError, match=r"no worker could be started .* finished runs are safe, and the same command"
     ):
         next(crew.work([task], Stop()))
+    crew.release()
+
+
+@pytest.mark.extras
+def test_a_machine_that_rounds_otherwise_gets_no_run(crew: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew.release()
+    crew.size = 1
+    monkeypatch.setattr(outposts, "START_SECONDS", 10.0)
+    monkeypatch.setattr(outposts, "objection", lambda host, _: f"{host} rounds otherwise")
+    with pytest.raises(MishapError, match=r"no worker could be started .* \(127\.0\.0\.2 rounds otherwise\); finished"):
+        next(crew.work([SettleTask("a", small().cases[0].experiment)], Stop()))
     crew.release()
 
 

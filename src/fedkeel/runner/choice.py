@@ -44,8 +44,11 @@ def with_workers(settings: ExecutorSettings) -> Iterator[None]:
         yield
 
 
-def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choice:
-    """The executor that was asked for; what is left open as it was last time, or else as measured now."""
+def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel, workers: int = 0) -> Choice:
+    """The executor that was asked for; what is left open as it was last time, or else as measured now.
+
+    `workers` are those of a cluster if they are not there yet.
+    """
     asked = experiment.executor.completed
     no_workers = unavailable() if experiment.device == "cpu" else "workers are for device cpu"
     if asked.kind == "processes" and no_workers:
@@ -65,11 +68,10 @@ def choose(experiment: Experiment, workshop: Workshop, flat: FlatModel) -> Choic
     asks.close()
     if asked.settled:
         return settle(workshop, asked, orders, experiment.rounds, workers=1)
-    workers = asked.workers or cores()
     if asked.kind == "ray":
-        workers = cluster.workers(asked)
-    elif no_workers:
-        workers = 1
+        workers = workers or cluster.workers(asked)
+    else:
+        workers = 1 if no_workers else asked.workers or cores()
     kept = place(experiment, workshop.data, workshop.module, workers)
     choice = recall(kept)
     possible = choice is not None and not (choice.settings.kind == "processes" and no_workers)

@@ -30,6 +30,12 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
             f"executor: the run was started with {reason}; when a run is resumed, only {', '.join(PLACES)} may change"
         )
     experiment = stored.replace(**new)
+    kinds = {stored.executor.kind, experiment.executor.kind}
+    if experiment.threads > 1 and len(kinds) > 1 and "processes" in kinds:
+        raise InputError(
+            f"executor.kind: a run with threads={experiment.threads} cannot move from {stored.executor.kind} to "
+            f"{experiment.executor.kind}, as worker processes use one thread each"
+        )
     after = experiment.model_dump()
     differ = [name for name in CHANGEABLE if before[name] != after[name]]
     if "rounds" in differ and (reason := stored.plans_ahead):
@@ -81,7 +87,7 @@ def _merged(stored: Experiment, name: str, value: Any) -> Any:
     before = stored.model_dump()[name]
     if name == "executor":
         given = {"kind": value} if isinstance(value, str) else value
-        given = {key: each for key, each in given.items() if each not in (None, "auto")}
+        given = {k: v for k, v in given.items() if (k, v) != ("kind", "auto") and (v is not None or k in PLACES)}
         moved = given.get("kind", before["kind"]) != before["kind"]
         return {key: each for key, each in before.items() if not (moved and key in PLACES)} | given
     return {**before, **value} if isinstance(before, dict) and isinstance(value, Mapping) else value

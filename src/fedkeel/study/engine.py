@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from fedkeel.errors import InputError, StoppedError, TimeLimitError
 from fedkeel.local.machine import cores, free_bytes
-from fedkeel.local.settings import ExecutorSettings
 from fedkeel.record.folder import complete
 from fedkeel.runner.stopping import Stop
+from fedkeel.study import sharing
 from fedkeel.study.crew import DIED, Crew
 from fedkeel.study.outposts import Outposts
 from fedkeel.study.plan import Case, place_of
@@ -21,8 +21,6 @@ from fedkeel.study.store import Store
 from fedkeel.study.tasks import Ended, Estimate, Lost, Moved, Refused, RunTask, Settled, SettleTask
 
 T = TypeVar("T")
-LONG_SECONDS = 60.0
-"""Runs that take longer are spread over a cluster themselves, if there are few of them."""
 Watcher = Callable[["Begun | Moved | Lost | Ended"], None]
 
 
@@ -86,6 +84,7 @@ def execute(
     place, stop = Store(store), stop or Stop()
     tell = watch or (lambda _: None)
     left = _in_order([case for case in cases if not complete(place.folder(case.name)) and not place.final(case.name)])
+    ray = ray if left else None
     with nullcontext() if dry or held else place.alone(), ExitStack() as open_:
         room = _room(left, ray, jobs)
         size = jobs or max(1, min(room, len(left)))
@@ -93,23 +92,24 @@ def execute(
         crew.size = size
         stop.heard = True
         try:
-            settled = _settle(crew, left, place, stop, estimate, keep=not dry)
-            begun = Begun(left, len(cases), settled.estimates, size)
-            if ray is not None and left:
-                begun = replace(begun, where=ray.words)
-            begun = _fitting(begun, jobs is not None, free_bytes() if ray is None else ray.free_bytes)
-            shared = _shared(begun, room) if ray is not None else None
-            begun = begun if shared is None else replace(begun, notes=[*begun.notes, shared.words])
+            each = sharing.workers(left, size, ray.free) if ray is not None else 0
+            settled = _settle(crew, left, place, stop, estimate, each, keep=not dry)
+            begun = Begun(left, len(cases), settled.estimates, size, where=ray.words if ray is not None else "")
+            shared = _shared(begun, each)
+            if shared is None:
+                begun = _fitting(begun, jobs is not None, free_bytes() if ray is None else ray.free_bytes)
+            else:
+                begun = replace(begun, notes=[shared.words])
             crew.size = begun.jobs
             if not dry:
                 ready()
             tell(begun)
             if not dry:
+                address = None
                 if ray is not None and shared is not None:
                     ray.release()
-                    shared = replace(shared, address=ray.address)
-                    crew = open_.enter_context(Crew(begun.jobs))
-                _run(crew, begun, settled.failed, place, stop, tell, tuple(sinks), shared)
+                    crew, address = open_.enter_context(Crew(begun.jobs)), ray.address
+                _run(crew, begun, settled.failed, place, stop, tell, tuple(sinks), shared, address)
         finally:
             stop.heard = False
     return begun
@@ -124,31 +124,13 @@ def _room(cases: Sequence[Case], ray: Outposts | None, jobs: int | None) -> int:
         raise InputError(
             "--ray spreads runs over a cluster, and executor.kind=ray spreads the clients of each run; keep one of them"
         )
-    return ray.join(jobs) if cases else 1
+    return ray.join(jobs)
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """How a cluster is shared out among a few long runs: each runs here, and its clients train there."""
-
-    workers: int
-    """Of each run."""
-    address: str = ""
-
-    @property
-    def words(self) -> str:
-        return f"as there are few runs, {self.workers} workers of the cluster train the clients of each"
-
-
-def _shared(begun: Begun, room: int) -> _Shared | None:
-    """If runs are few and long."""
-    jobs = min(begun.jobs, len(begun.cases))
-    longest = max((each.seconds for each in begun.estimates.values()), default=0.0)
-    if 2 * jobs >= room or longest <= LONG_SECONDS or len(begun.estimates) < len(begun.cases):
-        return None
-    if any(case.experiment.device != "cpu" for case in begun.cases):
-        return None
-    return _Shared(room // jobs)
+def _shared(begun: Begun, each: int) -> sharing.Shared | None:
+    """If runs are few and long, and all of them are known."""
+    known = [(case.experiment, begun.estimates[case.name]) for case in begun.cases if case.name in begun.estimates]
+    return sharing.shared(known, begun.jobs, each, free_bytes()) if len(known) == len(begun.cases) else None
 
 
 def _in_order(cases: Sequence[Case]) -> list[Case]:
@@ -167,7 +149,7 @@ class _Settled:
 
 
 def _settle(
-    crew: Crew | Outposts, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, keep: bool
+    crew: Crew | Outposts, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, workers: int, keep: bool
 ) -> _Settled:
     """How each run trains; runs that differ only in their seed train in the same way, also after a restart.
 
@@ -179,7 +161,7 @@ def _settle(
     for case in cases:
         variants.setdefault(keys[case.name], case)
     asked = {name: c for name, c in variants.items() if estimate or not c.experiment.executor.completed.settled}
-    tasks = [SettleTask(name, case.experiment) for name, case in asked.items() if name not in found]
+    tasks = [SettleTask(name, case.experiment, workers) for name, case in asked.items() if name not in found]
     for _, reply in crew.work(tasks, stop):
         if isinstance(reply, Settled):
             found[reply.key] = reply.estimate
@@ -230,7 +212,8 @@ def _run(
     stop: Stop,
     tell: Watcher,
     sinks: tuple[str, ...],
-    shared: _Shared | None = None,
+    shared: sharing.Shared | None,
+    address: str | None,
 ) -> None:
     tasks = []
     for name, why in failed.items():
@@ -241,14 +224,11 @@ def _run(
             continue
         store.forget(case.name)
         estimate = begun.estimates.get(case.name)
-        experiment, cluster = case.experiment, None
-        if estimate and shared:  # equal numbers: it trains the same stacks in the same way
-            cluster = shared.address
-            told = {**estimate.executor.model_dump(), "kind": "ray", "workers": shared.workers}
-            experiment = experiment.replace(executor=ExecutorSettings(**told))
-        elif estimate:
-            experiment = experiment.replace(executor=estimate.executor)
-        tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks, cluster))
+        experiment = case.experiment
+        if estimate:
+            executor = shared.executor(estimate.executor) if shared else estimate.executor
+            experiment = experiment.replace(executor=executor)
+        tasks.append(RunTask(case.name, experiment, store.folder(case.name), sinks, address))
     halted = 0
     for _, reply in crew.work(tasks, stop):
         assert isinstance(reply, Moved | Lost | Ended)

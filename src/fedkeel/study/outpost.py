@@ -20,6 +20,7 @@ from threading import Thread
 from time import monotonic
 from uuid import uuid4
 
+from fedkeel.local.cluster.alike import Facts, facts
 from fedkeel.local.cluster.connection import package
 from fedkeel.local.machine import OURS
 from fedkeel.runner.stopping import Stop
@@ -61,9 +62,9 @@ class Outpost:
         self._source: Source | None = None
         self._next = 0.0
 
-    def where(self) -> str:
-        """The machine that this is on."""
-        return str(self._ray.util.get_node_ip_address())
+    def where(self) -> tuple[str, Facts]:
+        """(The machine that this is on, what must be the same everywhere)."""
+        return str(self._ray.util.get_node_ip_address()), facts()
 
     def begin(self, packed: bytes, files: Changes) -> None:
         """Do a task; `files` are those of a run that was begun before."""

@@ -17,6 +17,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from fedkeel.errors import DivergenceError, FedkeelError, InputError, MishapError, counted
+from fedkeel.local.cluster.alike import objection
 from fedkeel.local.cluster.connection import Connection, Wish
 from fedkeel.local.cluster.losses import last_line
 from fedkeel.local.cluster.pool import AGAIN_SECONDS, START_SECONDS, TRIES
@@ -79,16 +80,19 @@ class Outposts(AbstractContextManager["Outposts"]):
         """Why the last actor could not be started."""
 
     def join(self, jobs: int | None) -> int:
-        """Connect, unless that was done before; returns how many runs there is room for."""
+        """Connect, unless that was done before; returns how many runs there is room for if nobody else uses it."""
         if self._connection is None:
             with _of_option():
                 self._connection = Connection(Wish(None if self._asked == HERE else self._asked, jobs))
-        room = sum(node.room(_NEEDS) for node in self._connection.nodes)
+        room = self._connection.room(_NEEDS)
         if room < (jobs or 1):
             raise InputError(
                 f"--ray: the cluster has room for {counted(room, 'run')} of 1 CPU at a time, and {jobs or 1} "
                 f"{'are' if jobs else 'is'} needed; {'give fewer --jobs, or ' if room else ''}add machines to it"
             )
+        if not self._seats:
+            with _of_option():
+                self._connection.wait_for_room(Wish(workers=1), 1)
         return room
 
     @property
@@ -102,6 +106,11 @@ class Outposts(AbstractContextManager["Outposts"]):
     def free_bytes(self) -> int:
         """Memory of the cluster that nobody has reserved."""
         return int(self._here.ray.available_resources().get("memory", 0.0))
+
+    @property
+    def free(self) -> int:
+        """How many runs there is room for beside what others do."""
+        return self._here.free(_NEEDS) + len(self._seats)
 
     @property
     def address(self) -> str:
@@ -204,10 +213,15 @@ class Outposts(AbstractContextManager["Outposts"]):
 
     def _arrived(self, ref: Any, actor: Any) -> None:
         try:
-            self._seats.append(_Seat(actor, self._here.ray.get(ref)))
+            host, facts = self._here.ray.get(ref)
+            self._why = objection(host, facts) or ""
         except self._here.ray.exceptions.RayError as error:
-            self._why, self._again = last_line(error), monotonic() + AGAIN_SECONDS
-            self._kill(actor)
+            self._why = last_line(error)
+        if not self._why:
+            self._seats.append(_Seat(actor, host))
+            return
+        self._again = monotonic() + AGAIN_SECONDS
+        self._kill(actor)
 
     def _replies(self, seat: _Seat) -> list[Reply]:
         """What an actor says; its files are written first."""

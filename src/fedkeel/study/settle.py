@@ -6,6 +6,7 @@ import copy
 import json
 import resource
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from time import perf_counter
 
@@ -17,6 +18,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.local.build import Workshop
 from fedkeel.local.cluster import leases as cluster
 from fedkeel.local.executors.choose import SERIAL, Choice, round_seconds
+from fedkeel.local.settings import ExecutorSettings
 from fedkeel.local.work import whole_jobs
 from fedkeel.params import FlatModel
 from fedkeel.runner.choice import choose, first_orders, with_workers
@@ -37,8 +39,11 @@ def key(experiment: Experiment) -> str:
     return sha256(json.dumps(told, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
-def estimate(experiment: Experiment) -> Estimate:
-    """The executor that is best here, and what a run takes with it."""
+def estimate(experiment: Experiment, workers: int = 0) -> Estimate:
+    """The executor that is best here, and what a run takes with it.
+
+    With `workers`, its stacks are such that so many workers of a cluster could share a round.
+    """
     experiment, data, module = prepare(experiment)
     rule, _ = experiment.algorithm.rules()
     flat = FlatModel(module)
@@ -53,12 +58,26 @@ def estimate(experiment: Experiment) -> Estimate:
         experiment.objective,
     )
     with threads(experiment.threads), with_workers(experiment.executor):
-        choice = choose(experiment, workshop, flat)
+        if workers and experiment.executor.kind == "auto" and experiment.executor.stack is None:
+            choice = _in_process(choose(_on_cluster(experiment), workshop, flat, workers))
+        else:
+            choice = choose(experiment, workshop, flat)
         seconds_of_round = _round_seconds(experiment, workshop, choice, flat)
         test_seconds = _test_seconds(workshop, choice, flat)
     rounds = _rounds(experiment, data, workshop.bytes)
     seconds = rounds * (seconds_of_round + test_seconds / experiment.evaluate_every)
     return Estimate(choice.settings, seconds, _memory())
+
+
+def _on_cluster(experiment: Experiment) -> Experiment:
+    told = {**experiment.executor.model_dump(), "kind": "ray"}
+    return experiment.replace(executor=ExecutorSettings(**told))
+
+
+def _in_process(choice: Choice) -> Choice:
+    """The same stacks on one core."""
+    kind = "vectorised" if choice.settings.stack else "serial"
+    return replace(choice, settings=choice.settings.model_copy(update={"kind": kind}))
 
 
 def _rounds(experiment: Experiment, data: FederatedData, nbytes: int) -> float:

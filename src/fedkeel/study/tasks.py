@@ -17,6 +17,8 @@ class SettleTask:
 
     key: str
     experiment: Experiment
+    workers: int = 0
+    """So many workers of a cluster may train the clients of a round."""
 
 
 @dataclass(frozen=True)

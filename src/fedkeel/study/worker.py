@@ -82,7 +82,7 @@ def _remove(folder: Path) -> None:
 
 def _settle(task: SettleTask) -> Reply:
     try:
-        return Settled(task.key, estimate(task.experiment))
+        return Settled(task.key, estimate(task.experiment, task.workers))
     except FedkeelError as error:
         return Refused(task.key, _kind(error), str(error), error.exit_code)
     except Exception as error:

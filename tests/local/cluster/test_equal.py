@@ -147,6 +147,18 @@ def test_networks_of_all_kinds(asked: dict[str, Any], more: list[nn.Module], sta
     assert torch.equal(here.buffers, there.buffers)
 
 
+def test_operations_of_several_threads(asked: dict[str, Any]) -> None:
+    """PyTorch adds up in another order then."""
+    kind = {"kind": "serial", "stack": 0, "channels_last": False, "native": False}
+    weights = []
+    for executor in (kind, {**asked, "stack": 0}):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 36, 3))
+        told = Experiment(rounds=2, per_round=4, threads=2, executor=executor)
+        weights.append(FlatModel(run(told, data=images(), model=net).model).w)
+    assert torch.equal(*weights)
+
+
 def test_what_is_left_open_is_measured(asked: dict[str, Any]) -> None:
     """The choice is made here, for as many workers as there are."""
     experiment = Experiment(

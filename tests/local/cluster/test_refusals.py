@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,7 +16,7 @@ pytest.importorskip("ray")
 from fedkeel import InputError
 from fedkeel.errors import MishapError
 from fedkeel.local import machine
-from fedkeel.local.cluster import connection, pool
+from fedkeel.local.cluster import alike, connection, pool
 from fedkeel.local.cluster.leases import held
 from fedkeel.local.settings import ExecutorSettings
 from tests.helpers.clusters import Local, cluster
@@ -31,7 +33,7 @@ def local() -> Iterator[Local]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "FULL_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "FULL_SECONDS", 0.5)
 
 
 def refused(kind: type[Exception] = InputError, **more: Any) -> str:
@@ -101,8 +103,8 @@ class Idle:
 
 @pytest.mark.parametrize("what", ["fedkeel", "PyTorch"])
 def test_another_version(local: Local, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = connection.facts() | {what: "9.9"}
-    monkeypatch.setattr(connection, "facts", lambda: told)
+    told = {**alike.facts(), what: "9.9"}
+    monkeypatch.setattr(alike, "facts", lambda: told)
     said = refused(address=local.address)
     assert f"executor.address: the machine 127.0.0.2 of the cluster has another {what} (" in said
     assert "than this one (9.9); install the same version there" in said
@@ -119,9 +121,38 @@ def test_kernels_that_a_machine_does_not_have(local: Local, monkeypatch: pytest.
     class Loaded:
         isa = "avx1024"
 
-    monkeypatch.setattr(connection.library, "load", Loaded)
+    monkeypatch.setattr(alike.library, "load", Loaded)
     said = refused(address=local.address)
     assert "the machine 127.0.0.2 of the cluster cannot use the native kernels for avx1024; set FEDKEEL_" in said
+
+
+def test_a_machine_that_rounds_otherwise(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch chooses its kernels by the processor."""
+    told = {**alike.facts(), "bits": "AVX1024, 12345678"}
+    monkeypatch.setattr(alike, "facts", lambda: told)
+    said = refused(address=local.address)
+    assert said.startswith("executor.address: PyTorch rounds otherwise on the machine 127.0.0.2 of the cluster (")
+    assert "than on this one (" in said
+    assert "AVX1024, 12345678), so results would depend on who trains what; use machines of one kind, or set" in said
+
+
+def test_a_machine_that_joins_later_is_looked_at_too(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what its worker says."""
+    told = {**alike.facts(), "bits": "other bits"}
+    monkeypatch.setattr(connection.Connection, "_check", lambda _: None)
+    monkeypatch.setattr(alike, "facts", lambda: told)
+    said = refused(MishapError, address=local.address)
+    assert said.startswith("executor.kind=ray: a worker could not be started: PyTorch rounds otherwise on the machine")
+    monkeypatch.undo()
+    monkeypatch.setattr(pool, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "START_SECONDS", 5.0)
+    with held(ExecutorSettings(kind="ray", stack=0, address=local.address, workers=2)) as found:
+        assert found is not None
+        for seat in found.seats:
+            os.kill(seat.process, signal.SIGKILL)
+        monkeypatch.setattr(alike, "facts", lambda: told)
+        with pytest.raises(MishapError, match=r"no other could be started within 5 seconds: PyTorch rounds otherwise"):
+            [*found.work([[0], [1]], lambda seat, _: seat.actor.where.remote(), str)]
 
 
 def test_the_cluster_that_this_machine_belongs_to(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:

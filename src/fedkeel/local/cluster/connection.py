@@ -12,24 +12,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from math import ceil, inf
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import IO, Any
 
-import torch
-
-import fedkeel
 from fedkeel.errors import InputError, MishapError, counted, label, words
+from fedkeel.local.cluster import alike
 from fedkeel.local.machine import all_bytes, bytes_and_why, cores_and_why, free_bytes
-from fedkeel.local.native import library
 from fedkeel.local.settings import ExecutorSettings
 
 ANSWER_SECONDS = 5.0
 """In which something must answer at an address."""
 CONNECT_SECONDS = 30.0
 """In which a cluster must let this process in, and every machine of it must say what it has."""
+LEAVE_SECONDS = 3.0
+"""So long workers of others may take to leave a cluster that is not full."""
+FULL_SECONDS = 10.0
+"""So long a full cluster may take to get room for a worker."""
+_TICK = 0.5
 _LOOPBACK = "127.0.0.2"
 """Not 127.0.0.1, in the place of which Ray takes an address that others can reach."""
 _ENVIRONMENT = {
@@ -119,7 +120,7 @@ class Connection:
         try:
             self.nodes = self.alive()
             if self._folder is None:
-                self._check_versions()
+                self._check()
         except BaseException:
             self.close()
             raise
@@ -225,20 +226,50 @@ class Connection:
         told = (node for node in self.ray.nodes() if node["Alive"])
         return [Node(node["NodeID"], node["NodeManagerAddress"], dict(node["Resources"])) for node in told]
 
-    def free(self, resources: dict[str, float]) -> float:
+    def room(self, resources: dict[str, float]) -> int:
+        """How many workers fit into the machines when they are empty."""
+        return sum(node.room(resources) for node in self.nodes)
+
+    def free(self, resources: dict[str, float]) -> int:
         """How many workers would fit into all that is free, as if it were on one machine."""
         have = self.ray.available_resources()
-        return float(min(have.get(name, 0.0) / need for name, need in resources.items()))
+        return int(min(have.get(name, 0.0) / need for name, need in resources.items()) + 1e-9)
 
-    def _check_versions(self) -> None:
+    def has(self, wish: Wish) -> str:
+        """What is free, in words."""
+        total, free = self.ray.cluster_resources(), self.ray.available_resources()
+        parts = [f"{free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs free"]
+        if total.get("GPU") or wish.gpus:
+            parts.append(f"{free.get('GPU', 0):g} of {total.get('GPU', 0):g} GPUs free")
+        if wish.memory:
+            parts.append(f"{free.get('memory', 0) / _GB:.3g} of {total.get('memory', 0) / _GB:.3g} GB free")
+        return ", ".join(parts)
+
+    def wait_for_room(self, wish: Wish, needed: int) -> int:
+        """How many workers fit into what others have left; those of a run that has just ended leave a moment later."""
+        begun, room = monotonic(), self.room(wish.resources)
+        while (free := self.free(wish.resources)) < room:
+            passed = monotonic() - begun
+            if free >= needed and (wish.workers or passed > LEAVE_SECONDS):
+                break
+            if passed > FULL_SECONDS:
+                raise MishapError(
+                    f"executor.kind=ray: the cluster is full, as others use it ({self.has(wish)}), and "
+                    f"{counted(needed, 'worker')} of {wish.words} {'is' if needed == 1 else 'are'} needed; try later, "
+                    "ask for fewer, or add machines"
+                )
+            sleep(_TICK)
+        return free
+
+    def _check(self) -> None:
         """Refuse machines whose results would be others, or that lack what workers need."""
-        mine, ray = facts(), self.ray
+        ray = self.ray
 
         def look() -> Any:  # a function inside of another one travels by value: it needs no fedkeel over there
             try:
-                from fedkeel.local.cluster.connection import facts as theirs
+                from fedkeel.local.cluster.alike import facts
 
-                return theirs()
+                return facts()
             except Exception as error:
                 return f"{type(error).__name__}: {error}"
 
@@ -262,26 +293,8 @@ class Connection:
                     f"executor.address: the machine {host} of the cluster cannot import fedkeel ({label(theirs)}); "
                     "install the same version there"
                 )
-            for what, value in mine.items():
-                other = theirs.get(what)
-                if what == "instruction sets":
-                    self._check_kernels(host, other)
-                elif other != value:
-                    raise InputError(
-                        f"executor.address: the machine {host} of the cluster has another {what} ({other}) than this "
-                        f"one ({value}); install the same version there"
-                    )
-
-    @staticmethod
-    def _check_kernels(host: str, theirs: list[str]) -> None:
-        loaded = library.load()
-        if loaded is not None and loaded.isa not in theirs:
-            best = next((isa for isa in library.usable() if isa in theirs), None)
-            instead = f"set FEDKEEL_ISA={best}" if best else "set FEDKEEL_NATIVE=no"
-            raise InputError(
-                f"executor.address: the machine {host} of the cluster cannot use the native kernels for {loaded.isa}; "
-                f"{instead} to give all machines the same results"
-            )
+            if reason := alike.objection(host, theirs):
+                raise InputError(f"executor.address: {reason}")
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -308,24 +321,6 @@ def _new_folder() -> tuple[Path, IO[bytes]]:
     fcntl.flock(held, fcntl.LOCK_EX)
     os.rename(folder / "new", folder / _HELD)
     return folder, held
-
-
-def facts() -> dict[str, Any]:
-    """What must be the same on all machines."""
-    return {
-        "fedkeel": f"{fedkeel.__version__}, code {_code()}",
-        "PyTorch": str(torch.__version__),
-        "instruction sets": [*library.usable()],
-    }
-
-
-def _code() -> str:
-    """A few letters for the code of fedkeel."""
-    root, found = Path(fedkeel.__file__).parent, sha256()
-    for path in sorted(root.rglob("*.py")):
-        found.update(str(path.relative_to(root)).encode())
-        found.update(path.read_bytes())
-    return found.hexdigest()[:8]
 
 
 def _quietly() -> dict[str, Any]:

@@ -60,7 +60,7 @@ class OnCluster:
         self._pace = 0.0
         """Seconds of a step in the last round, as far as that is known."""
         try:
-            self._shipped = Shipped(self._ship(bare), self._pool.store.put(data), settings)
+            self._shipped = Shipped(self._ship(bare), self._pool.store.put(data), settings, torch.get_num_threads())
         except BaseException:
             self.close()
             raise

@@ -10,6 +10,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from fedkeel.errors import InputError, MishapError, counted
+from fedkeel.local.cluster import alike
 from fedkeel.local.cluster.connection import Connection, Wish
 from fedkeel.local.cluster.losses import Losses, kinds, last_line
 from fedkeel.local.cluster.store import Store
@@ -19,12 +20,10 @@ from fedkeel.local.native import library
 
 TRIES = 3
 """So often is the same work begun if workers die of it."""
-LEAVE_SECONDS = 3.0
-"""So long workers of others may take to leave a cluster that is not full."""
-FULL_SECONDS = 10.0
-"""So long a full cluster may take to get room for a worker."""
 START_SECONDS = 60.0
 """So long may workers take to start."""
+LATE_SECONDS = 10.0
+"""Who has not started by then may join later."""
 AGAIN_SECONDS = 5.0
 """So long after a loss, others are started in the place of those that are gone."""
 DEPTH = 2
@@ -63,6 +62,8 @@ class Pool:
         self._coming: dict[Any, Any] = {}
         """Workers that are being started, by the answer that each will give."""
         self._again = 0.0
+        self._why = ""
+        """Why the last worker that has come was not taken."""
         self.seats: list[Seat] = []
         self.size = 0
         self.connection = Connection(wish)
@@ -88,52 +89,26 @@ class Pool:
 
     def _first(self) -> int:
         """Start as many workers as were asked for, or as there is room for; returns how many that is."""
-        wish, nodes = self.wish, self.connection.nodes
-        room = sum(node.room(wish.resources) for node in nodes)
+        wish, room = self.wish, self.connection.room(self.wish.resources)
         if room < (wish.workers or 1):
             raise InputError(
                 f"executor: the cluster has too little for {counted(wish.workers or 1, 'worker')} of {wish.words}: it "
-                f"has {self._has()}, room for {room}; set executor.workers, cpus, gpus or memory to less, or add "
-                "machines"
+                f"has {self.connection.has(wish)}, room for {room}; set executor.workers, cpus, gpus or memory to "
+                "less, or add machines"
             )
-        wanted = min(self._free(wish.workers or 1, room), wish.workers or room)
+        wanted = min(self.connection.wait_for_room(wish, wish.workers or 1), wish.workers or room)
         self._start(wanted)
         begun = monotonic()
         while self._coming and monotonic() < begun + START_SECONDS:
             self.seats += self._arrived(_TICK)
-            if wish.workers is None and self.seats and monotonic() > begun + FULL_SECONDS:
+            if wish.workers is None and self.seats and monotonic() > begun + LATE_SECONDS:
                 break  # the others join later
         if len(self.seats) < (wish.workers or 1):
             raise MishapError(
                 f"executor.kind=ray: only {len(self.seats)} of {counted(wanted, 'worker')} of {wish.words} could be "
-                f"started within {START_SECONDS:.0f} seconds ({self._has()}); ask for fewer, or try later"
+                f"started within {START_SECONDS:.0f} seconds ({self.connection.has(wish)}); ask for fewer, or try later"
             )
         return wanted
-
-    def _free(self, needed: int, room: int) -> int:
-        """How many workers fit into what others have left; those of a run that has just ended leave a moment later."""
-        begun = monotonic()
-        while (free := int(self.connection.free(self.wish.resources) + 1e-9)) < room:
-            passed = monotonic() - begun
-            if free >= needed and (self.wish.workers or passed > LEAVE_SECONDS):
-                break
-            if passed > FULL_SECONDS:
-                raise MishapError(
-                    f"executor.kind=ray: the cluster is full, as others use it ({self._has()}), and "
-                    f"{counted(needed, 'worker')} of {self.wish.words} {'is' if needed == 1 else 'are'} needed; try "
-                    "later, ask for fewer, or add machines"
-                )
-            sleep(_TICK)
-        return free
-
-    def _has(self) -> str:
-        total, free = self.ray.cluster_resources(), self.ray.available_resources()
-        parts = [f"{free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs free"]
-        if total.get("GPU") or self.wish.gpus:
-            parts.append(f"{free.get('GPU', 0):g} of {total.get('GPU', 0):g} GPUs free")
-        if self.wish.memory:
-            parts.append(f"{free.get('memory', 0) / 1e9:.3g} of {total.get('memory', 0) / 1e9:.3g} GB free")
-        return ", ".join(parts)
 
     def _start(self, count: int) -> None:
         needs = self.wish.resources
@@ -156,12 +131,16 @@ class Pool:
         for ref in ready:
             actor = self._coming.pop(ref)
             try:
-                seats.append(Seat(actor, *self.ray.get(ref)))
+                node, host, process, facts = self.ray.get(ref)
+                self._why = alike.objection(host, facts) or ""
             except self._lost as error:
-                if not self.size:  # at the start: something is wrong with all of them
-                    raise MishapError(
-                        f"executor.kind=ray: a worker could not be started: {last_line(error)}"
-                    ) from error
+                self._why = last_line(error)
+            if not self._why:
+                seats.append(Seat(actor, node, process))
+                continue
+            self._kill(actor)
+            if not self.size:  # at the start: something is wrong with all of them
+                raise MishapError(f"executor.kind=ray: a worker could not be started: {self._why}")
         return seats
 
     def _give_up_starting(self) -> None:
@@ -295,6 +274,7 @@ class Pool:
             self._give_up_starting()
             raise MishapError(
                 f"all workers of the cluster are lost, and no other could be started within {START_SECONDS:.0f} seconds"
+                + (f": {self._why}" if self._why else "")
             )
 
     # What a user is told.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData, Held
+from fedkeel.local.cluster.alike import Facts, facts
 from fedkeel.local.cluster.connection import package
 from fedkeel.local.cluster.freeze import Frozen, freeze, thaw
 from fedkeel.local.cluster.store import Parcel, Reference
@@ -44,6 +45,8 @@ class Shipped:
     """The workshop without its data, as bytes."""
     data: Reference
     settings: ExecutorSettings
+    threads: int
+    """Of PyTorch, in an operation: their number has a bearing on results."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +84,19 @@ class Worker:
     def __init__(self, environment: Mapping[str, str], device: str) -> None:
         """`environment` are variables by which native kernels are chosen."""
         os.environ.update(environment)
-        torch.set_num_threads(1)
         keep_freed()
         self._device = device
         self._ray = package()
-        self._shops: dict[int, tuple[Trainer, Evaluator]] = {}
+        self._shops: dict[int, tuple[Trainer, Evaluator, int]] = {}
         self._tensors: dict[int, Tensor] = {}
         self._sums: dict[int, Columns] = {}
         if device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("PyTorch sees no GPU there; install a build for CUDA, or remove executor.gpus")
 
-    def where(self) -> tuple[str, int]:
-        """(The machine that this is on, the number of the process)."""
-        return self._ray.get_runtime_context().get_node_id(), os.getpid()
+    def where(self) -> tuple[str, str, int, Facts]:
+        """(The machine that this is on, its address, the number of the process, what must be the same everywhere)."""
+        here = self._ray.get_runtime_context().get_node_id(), str(self._ray.util.get_node_ip_address())
+        return *here, os.getpid(), facts()
 
     def train(
         self, key: int, opened: Shipped | None, stacks: Sequence[Stack], parcel: Parcel, limit: int | None, call: int
@@ -157,8 +160,10 @@ class Worker:
         if opened is not None:
             shop: Shop = self._ray.cloudpickle.loads(self._ray.get(opened.shop))
             data: FederatedData = thaw(self._ray.get(opened.data))
-            self._shops[key] = shop.moved(data, self._device).parts(opened.settings)
-        return self._shops[key]
+            self._shops[key] = *shop.moved(data, self._device).parts(opened.settings), opened.threads
+        trainer, evaluator, threads = self._shops[key]
+        torch.set_num_threads(threads)
+        return trainer, evaluator
 
     def _taken(self, parcel: Parcel) -> Mapping[int, Tensor]:
         """Copies: what lies in the store cannot be changed, and a rule that tries shall be told so, not crash."""
