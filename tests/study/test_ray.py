@@ -262,9 +262,11 @@ def test_a_killed_command_leaves_nobody_and_goes_on(crew: Outposts, own: Path, t
 def test_a_few_long_runs_share_the_workers_of_the_cluster(
     crew: Outposts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = small("executor={kind: vectorised, stack: 1, native: false}", "rounds=4", seeds=[0])
+    plan = small("executor={kind: vectorised, stack: 1, native: false}", "rounds=4", "per_round=3", seeds=[0])
     execute(plan.cases, tmp_path / "here")
     monkeypatch.setattr(sharing, "LONG_SECONDS", 0.0)
+    crew.join(None)
+    until(lambda: crew.free == 3)  # workers of the command that was killed leave
     watch = Watch()
     execute(plan.cases, tmp_path / "there", watch=watch, ray=crew)
     assert watch.begun.notes == ["as there are few runs, 3 workers of the cluster train the clients of each"]
@@ -278,6 +280,7 @@ def test_a_few_long_runs_share_the_workers_of_the_cluster(
 
 @pytest.mark.extras
 def test_where_no_worker_can_start_the_command_ends(crew: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew.join(None)
     crew.release()
     crew.size = 1
     monkeypatch.setattr(outposts, "START_SECONDS", 0.0)
@@ -292,6 +295,7 @@ def test_where_no_worker_can_start_the_command_ends(crew: Outposts, monkeypatch:
 
 @pytest.mark.extras
 def test_a_machine_that_rounds_otherwise_gets_no_run(crew: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew.join(None)
     crew.release()
     crew.size = 1
     monkeypatch.setattr(outposts, "START_SECONDS", 10.0)

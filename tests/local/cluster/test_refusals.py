@@ -144,10 +144,10 @@ def test_a_machine_that_joins_later_is_looked_at_too(local: Local, monkeypatch: 
     said = refused(MishapError, address=local.address)
     assert said.startswith("executor.kind=ray: a worker could not be started: PyTorch rounds otherwise on the machine")
     monkeypatch.undo()
-    monkeypatch.setattr(pool, "AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(pool, "START_SECONDS", 5.0)
     with held(ExecutorSettings(kind="ray", stack=0, address=local.address, workers=2)) as found:
         assert found is not None
+        monkeypatch.setattr(pool, "AGAIN_SECONDS", 0.0)
+        monkeypatch.setattr(pool, "START_SECONDS", 5.0)
         for seat in found.seats:
             os.kill(seat.process, signal.SIGKILL)
         monkeypatch.setattr(alike, "facts", lambda: told)
