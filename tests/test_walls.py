@@ -96,7 +96,8 @@ def test_studies_know_no_reports() -> None:
     ] == []
 
 
-def test_only_one_folder_knows_flower() -> None:
+@pytest.mark.parametrize(("package", "folder"), [("flwr", "world.flower."), ("ray", "local.cluster.")])
+def test_only_one_folder_knows_it(package: str, folder: str) -> None:
     found = {
         name(path)
         for path in modules()
@@ -105,9 +106,10 @@ def test_only_one_folder_knows_flower() -> None:
             [node.module or ""] if isinstance(node, ast.ImportFrom)
             else [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         )
-        if each.split(".")[0] == "flwr"
+        if each.split(".")[0] == package
     }  # fmt: skip
-    assert all(module.startswith("world.flower.") for module in found)
+    assert found
+    assert all(module.startswith(folder) for module in found)
 
 
 def test_nothing_but_the_command_line_knows_deployments() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "matplotlib", "PIL", "scipy")
+HEAVY = ("torch", "matplotlib", "PIL", "scipy", "ray")
 STUDIES = ("compare", "sweep", "report", "export", "watch", "reproduce")
 CODE = f"""
 import sys

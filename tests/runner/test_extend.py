@@ -15,6 +15,7 @@ from fedkeel import Experiment, InputError, run
 from fedkeel.api import resume
 from fedkeel.config.section import Section
 from fedkeel.local.executors import choose
+from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import methods
 from fedkeel.record import lock
 from fedkeel.record.checkpoints import Checkpoints
@@ -201,6 +202,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"executor": "processes"}, "is complete; to extend it, give it more rounds"),
         ({"executor": {"stack": 2}}, "executor: the run was started with executor.stack=3, not 2; when a run is "),
         ({"executor": {"kind": "ray", "gpus": 1}}, "executor: the run was started with executor.gpus=null, not 1"),
+        ({"executor": 5}, "executor"),
+        ({"executor": None}, "executor"),
+        (
+            {"executor": ExecutorSettings(kind="vectorised", stack=2)},
+            "executor: .* executor.stack=3, not 2; when a run is ",
+        ),
         ({"executor": "serial"}, "executor.stack must be 0 with executor.kind=serial; got 3"),
     ],
 )
@@ -237,11 +244,11 @@ def test_where_a_run_goes_on_may_be_left_open_again() -> None:
 
 def test_worker_processes_have_one_thread_each() -> None:
     """So a run whose operations have several does not train the same there."""
-    stored = Experiment(threads=2, executor={"kind": "vectorised", "stack": 3})
+    stored = Experiment(threads=2, executor={**SETTLED["stack"], "native": False})
     said = "executor.kind: a run with threads=2 cannot move from vectorised to processes, as worker processes use one"
     with pytest.raises(InputError, match=said):
         changed(Path("a"), stored, {"executor": "processes"})
-    assert changed(Path("a"), stored, {"executor": "ray"}) is not None
+    assert changed(Path("a"), stored, {"executor": {"kind": "ray", "cpus": 2}}) is not None
 
 
 def test_without_a_checkpoint_from_before_its_end(done: Path, tmp_path: Path) -> None:

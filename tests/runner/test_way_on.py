@@ -59,6 +59,10 @@ def test_descriptions_are_compared_setting_by_setting() -> None:
     assert contradiction({**one, "old": {"x": 1}}, one) is None
     assert contradiction({"executor": {"kind": "auto", "stack": None, "workers": 3}}, one) is None
     assert contradiction({"executor": {"kind": "auto", "stack": 5}}, one) == "executor.stack=5, not 0"
+    settled = {"kind": "serial", "stack": 0, "native": False, "channels_last": False}
+    assert contradiction({"executor": settled}, {"executor": {**settled, "kind": "processes"}}) is None
+    left_open = {"executor": {"kind": "vectorised", "stack": None, "native": None}}  # the kind says what follows
+    assert contradiction({"executor": {**settled, "stack": None}}, left_open) == "executor.kind=serial, not vectorised"
     assert contradiction({"rounds": 3}, {"rounds": 4}) == "rounds=3, not 4"
     assert contradiction({"name": "a"}, {"name": "b"}, aside=("name",)) is None
 

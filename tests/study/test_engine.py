@@ -298,9 +298,13 @@ def test_as_many_as_were_asked_for_are_only_told() -> None:
     estimates = {case.name: Estimate(ExecutorSettings(kind="serial"), 10.0, 5 * 10**9) for case in plan.cases}
     begun = Begun(plan.cases, 2, estimates, 2)
     assert (begun.seconds, begun.bytes) == (10.0, 10**10)
-    asked, free = engine._fitting(begun, True, 6 * 10**9), engine._fitting(begun, False, 6 * 10**9)
+    asked, free = engine._fitting(begun, True, [6 * 10**9]), engine._fitting(begun, False, [6 * 10**9])
     assert (asked.jobs, free.jobs) == (2, 1)
     assert asked.notes == ["2 runs at a time take about 10 GB of memory, and 6 GB are free"]
+    assert engine._fitting(begun, False, [6 * 10**9, 5 * 10**9]).jobs == 2
+    scattered = engine._fitting(begun, False, [4 * 10**9] * 3)
+    assert scattered.jobs == 1
+    assert scattered.notes[0].endswith("and 12 GB are free on 3 machines; so 1 run goes on at a time")
     assert Begun(plan.cases, 2, {}, 2).seconds is Begun(plan.cases, 2, {}, 2).bytes is None
 
 

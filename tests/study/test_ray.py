@@ -230,6 +230,20 @@ def test_a_run_whose_actor_is_killed_goes_on_elsewhere(crew: Outposts, tmp_path:
     assert results(plan, tmp_path / "there") == results(plan, tmp_path / "here")
 
 
+@pytest.mark.extras
+def test_a_machine_that_is_killed_changes_nothing(ray: Local, crew: Outposts, tmp_path: Path) -> None:
+    plan = variants({"a": [], "b": ["algorithm=fedprox"]}, seeds=(0, 1), words=LONGER)
+    execute(plan.cases, tmp_path / "here")
+    crew.__exit__()
+    node = ray.add(1)
+    watch = Watch(at_round(20, lambda: os.kill(ray.raylet(node), signal.SIGKILL)))
+    execute(plan.cases, tmp_path / "there", jobs=4, watch=watch, ray=crew)
+    crew.__exit__()
+    assert [each.why for each in watch.events if isinstance(each, Lost)]
+    assert {each.state for each in watch.ended.values()} == {"finished"}
+    assert results(plan, tmp_path / "there") == results(plan, tmp_path / "here")
+
+
 SETTINGS = on_top(*LONGER)
 COMMAND = ["compare", *SETTINGS, "--algorithms", "fedavg", "--seeds", "0", "--out", "there"]
 

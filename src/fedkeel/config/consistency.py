@@ -21,6 +21,7 @@ def check(experiment: Described) -> None:
     _check_pace(experiment)
     _check_uploads(experiment)
     _check_local(experiment)
+    _check_executor(experiment)
     _check_task(experiment)
 
 
@@ -56,6 +57,15 @@ def _check_work(experiment: Described) -> None:
         raise InputError(
             f"fleet.rho={experiment.fleet.rho:g} needs jobs of at least 2 {unit}, so that a device can miss one; "
             f"set local.{unit} to 2 or more"
+        )
+
+
+def _check_executor(experiment: Described) -> None:
+    """Workers of a cluster must have reserved what they use."""
+    executor, threads = experiment.executor, experiment.threads
+    if executor.kind == "ray" and not executor.gpus and threads > (executor.cpus or 1):
+        raise InputError(
+            f"threads={threads} needs as many CPUs for each worker with executor.kind=ray; set executor.cpus={threads}"
         )
 
 

@@ -129,8 +129,8 @@ class Experiment(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     """The device on which PyTorch computes."""
     threads: Annotated[int, Field(gt=0, le=256)] = 1
-    """The number of threads that PyTorch uses inside an operation; worker processes always use one. With 1, results are
-    the same bit for bit on every machine, and small models run fastest."""
+    """The number of threads that PyTorch uses inside an operation. Worker processes always use one; workers on a Ray
+    cluster need as many `executor.cpus`. With 1, small models run fastest."""
     dtype: Literal["float32", "float64"] = "float32"
     """The floating-point type of the weights and of all computations."""
 
@@ -270,11 +270,17 @@ def contradiction(said: Mapping[str, Any], known: Mapping[str, Any], aside: Cont
                 if one != other:
                     return f"{name}={flow(one)}, not {flow(other)}"
                 continue
-            for key in (k for k in one if k in other and not (name == "executor" and k in PLACES)):
-                left_open = name == "executor" and key != "gpus" and None in (one[key], other[key])
+            for key in (k for k in one if k in other and not (name == "executor" and k in _places(one, other))):
+                left_open = name == "executor" and key != "gpus" and {None, "auto"} & {one[key], other[key]}
                 if one[key] != other[key] and not left_open:
                     return f"{name}.{key}={flow(one[key])}, not {flow(other[key])}"
     return None
+
+
+def _places(one: Mapping[str, Any], other: Mapping[str, Any]) -> Sequence[str]:
+    """Settings of two executors that make no difference to a result; what is left open follows from the kind."""
+    settled = all(each.get(key) is not None for each in (one, other) for key in ("stack", "native", "channels_last"))
+    return PLACES if settled else [name for name in PLACES if name != "kind"]
 
 
 def _parts(name: str, one: Any, other: Any) -> list[tuple[str, Any, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedkeel.config.experiment import Experiment, contradiction
 from fedkeel.errors import InputError
-from fedkeel.local.settings import PLACES
+from fedkeel.local.settings import PLACES, ExecutorSettings
 from fedkeel.record.checkpoints import Loaded
 from fedkeel.record.ends import CHANGEABLE, ENDS
 from fedkeel.record.folder import RunFolder, complete
@@ -25,11 +25,11 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
                 f"{name} cannot change when a run is resumed; start a new run, or change one of {', '.join(CHANGEABLE)}"
             )
     before, new = stored.model_dump(), {name: _merged(stored, name, value) for name, value in changes.items()}
+    experiment = stored.replace(**new)
     if reason := contradiction({"executor": before["executor"]}, new):
         raise InputError(
             f"executor: the run was started with {reason}; when a run is resumed, only {', '.join(PLACES)} may change"
         )
-    experiment = stored.replace(**new)
     kinds = {stored.executor.kind, experiment.executor.kind}
     if experiment.threads > 1 and len(kinds) > 1 and "processes" in kinds:
         raise InputError(
@@ -87,6 +87,9 @@ def _merged(stored: Experiment, name: str, value: Any) -> Any:
     before = stored.model_dump()[name]
     if name == "executor":
         given = {"kind": value} if isinstance(value, str) else value
+        given = given.model_dump(exclude_unset=True) if isinstance(given, ExecutorSettings) else given
+        if not isinstance(given, Mapping):
+            return value
         given = {k: v for k, v in given.items() if (k, v) != ("kind", "auto") and (v is not None or k in PLACES)}
         moved = given.get("kind", before["kind"]) != before["kind"]
         return {key: each for key, each in before.items() if not (moved and key in PLACES)} | given

@@ -92,12 +92,15 @@ def execute(
         crew.size = size
         stop.heard = True
         try:
-            each = sharing.workers(left, size, ray.free) if ray is not None else 0
-            settled = _settle(crew, left, place, stop, estimate, each, keep=not dry)
-            begun = Begun(left, len(cases), settled.estimates, size, where=ray.words if ray is not None else "")
-            shared = _shared(begun, each)
+            settled = _settle(crew, left, place, stop, estimate)
+            shared = None
+            if ray is not None:
+                settled, shared = _shared(ray, left, settled, stop)
+            if not dry:
+                settled.keep(place)
+            begun = Begun(left, len(cases), settled.by_name, size, where=ray.words if ray is not None else "")
             if shared is None:
-                begun = _fitting(begun, jobs is not None, free_bytes() if ray is None else ray.free_bytes)
+                begun = _fitting(begun, jobs is not None, [free_bytes()] if ray is None else ray.free_bytes)
             else:
                 begun = replace(begun, notes=[shared.words])
             crew.size = begun.jobs
@@ -127,12 +130,6 @@ def _room(cases: Sequence[Case], ray: Outposts | None, jobs: int | None) -> int:
     return ray.join(jobs)
 
 
-def _shared(begun: Begun, each: int) -> sharing.Shared | None:
-    """If runs are few and long, and all of them are known."""
-    known = [(case.experiment, begun.estimates[case.name]) for case in begun.cases if case.name in begun.estimates]
-    return sharing.shared(known, begun.jobs, each, free_bytes()) if len(known) == len(begun.cases) else None
-
-
 def _in_order(cases: Sequence[Case]) -> list[Case]:
     """All variants with the first seed, then with the next, so that early results are a whole comparison."""
     return sorted(cases, key=lambda case: case.seed)
@@ -140,29 +137,54 @@ def _in_order(cases: Sequence[Case]) -> list[Case]:
 
 @dataclass(frozen=True)
 class _Settled:
-    """How runs train, and which cannot be run."""
+    """How runs train, and which cannot be run; by the keys of their settings."""
 
-    estimates: dict[str, Estimate]
+    keys: Mapping[str, str]
     """By the names of the cases."""
-    failed: dict[str, Refused]
-    """By the names of the cases."""
+    found: Mapping[str, Estimate]
+    fresh: Mapping[str, Case]
+    """A case of each that was not settled by an earlier command."""
+    refused: Mapping[str, Refused]
+
+    @property
+    def by_name(self) -> dict[str, Estimate]:
+        """Of each case, as far as something was measured."""
+        return {name: self.found[key] for name, key in self.keys.items() if key in self.found}
+
+    @property
+    def failed(self) -> dict[str, Refused]:
+        """Of each case that cannot be run."""
+        return {name: self.refused[key] for name, key in self.keys.items() if key in self.refused}
+
+    def keep(self, store: Store) -> None:
+        """Write down how runs train, so that those of later commands do the same."""
+        if self.fresh:
+            store.keep_estimates(self.found)
 
 
-def _settle(
-    crew: Crew | Outposts, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool, workers: int, keep: bool
-) -> _Settled:
+def _settle(crew: Crew | Outposts, cases: Sequence[Case], store: Store, stop: Stop, estimate: bool) -> _Settled:
     """How each run trains; runs that differ only in their seed train in the same way, also after a restart.
 
     Bad input is refused. Another failure, such as one in the user's code, fails only these runs.
     """
     keys = {case.name: key(case.experiment) for case in cases}
-    found, failed = store.estimates(), dict[str, Refused]()
     variants = dict[str, Case]()
     for case in cases:
         variants.setdefault(keys[case.name], case)
     asked = {name: c for name, c in variants.items() if estimate or not c.experiment.executor.completed.settled}
-    tasks = [SettleTask(name, case.experiment, workers) for name, case in asked.items() if name not in found]
-    for _, reply in crew.work(tasks, stop):
+    before = store.estimates()
+    fresh = {name: case for name, case in asked.items() if name not in before}
+    found, failed = _measured(crew, fresh, stop)
+    _check_settings({name: failed[name] for name in variants if name in failed}, variants)
+    return _Settled(keys, before | found, fresh, failed)
+
+
+def _measured(
+    crew: Crew | Outposts, variants: Mapping[str, Case], stop: Stop, workers: int = 0
+) -> tuple[dict[str, Estimate], dict[str, Refused]]:
+    """(How these train, why others cannot), with stacks for so many workers of a cluster, by key."""
+    found, failed = dict[str, Estimate](), dict[str, Refused]()
+    for _, reply in crew.work([SettleTask(name, c.experiment, workers) for name, c in variants.items()], stop):
         if isinstance(reply, Settled):
             found[reply.key] = reply.estimate
             continue
@@ -170,14 +192,24 @@ def _settle(
         failed[reply.key] = reply
     if stop.asked:
         raise StoppedError("stopped before the first run")
-    _check_settings({name: failed[name] for name in variants if name in failed}, variants)
-    if keep and tasks:
-        store.keep_estimates(found)
+    return found, failed
 
-    def by_name(told: Mapping[str, T]) -> dict[str, T]:
-        return {case.name: told[keys[case.name]] for case in cases if keys[case.name] in told}
 
-    return _Settled(by_name(found), by_name(failed))
+def _shared(
+    ray: Outposts, cases: Sequence[Case], settled: _Settled, stop: Stop
+) -> tuple[_Settled, sharing.Shared | None]:
+    """If runs are few and long, how they share the cluster, and how they train then: in stacks for several workers.
+
+    How runs train that others have begun before does not change.
+    """
+    each = sharing.workers(cases, ray.size, ray.free)
+    known = settled.by_name
+    if each < 2 or len(known) < len(cases) or not sharing.worth_it([*known.values()], ray.size, free_bytes()):
+        return settled, None
+    found, failed = _measured(ray, settled.fresh, stop, each)
+    finer = replace(settled, found={**settled.found, **found})
+    shared = sharing.shared([(case.experiment, finer.by_name[case.name]) for case in cases], each)
+    return (finer, shared) if shared is not None and not failed else (settled, None)
 
 
 def _check_settings(failed: Mapping[str, Refused], variants: Mapping[str, Case]) -> None:
@@ -191,15 +223,19 @@ def _check_settings(failed: Mapping[str, Refused], variants: Mapping[str, Case])
     raise SettingsError(f"{place_of(variants[first].scene, variants[first].variant)}: {error}")
 
 
-def _fitting(begun: Begun, asked: bool, free: int) -> Begun:
-    """With fewer runs at a time, if memory is short."""
+def _fitting(begun: Begun, asked: bool, free: Sequence[int]) -> Begun:
+    """With fewer runs at a time, if memory is short; each runs on one of the machines that have so much free."""
     needed = begun.bytes
-    if needed is None or needed <= free:
+    if needed is None:
         return begun
-    each = max(1, needed // begun.jobs)
-    most = max(1, free // each)
-    told = f"{begun.jobs} runs at a time take about {needed / 1e9:.2g} GB of memory, and {free / 1e9:.2g} GB are free"
-    if asked or most >= begun.jobs:
+    at_once = min(begun.jobs, len(begun.cases))
+    room = sum(each // max(1, needed // at_once) for each in free)
+    if at_once <= room:
+        return begun
+    most = max(1, room)
+    told = f"{at_once} runs at a time take about {needed / 1e9:.2g} GB of memory, and {sum(free) / 1e9:.2g} GB are free"
+    told += f" on {len(free)} machines" if len(free) > 1 else ""
+    if asked or most >= at_once:
         return replace(begun, notes=[told])
     return replace(begun, jobs=most, notes=[f"{told}; so {most} run{'s go' if most > 1 else ' goes'} on at a time"])
 

@@ -103,9 +103,9 @@ class Outposts(AbstractContextManager["Outposts"]):
         return f"on a Ray cluster of {counted(len(nodes), 'machine')} with {cpus:g} CPU{'s' * (cpus != 1)}"
 
     @property
-    def free_bytes(self) -> int:
-        """Memory of the cluster that nobody has reserved."""
-        return int(self._here.ray.available_resources().get("memory", 0.0))
+    def free_bytes(self) -> list[int]:
+        """Of each machine, the memory that nobody has reserved."""
+        return [int(node.resources.get("memory", 0.0)) for node in self._here.left()]
 
     @property
     def free(self) -> int:

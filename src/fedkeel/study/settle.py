@@ -77,7 +77,8 @@ def _on_cluster(experiment: Experiment) -> Experiment:
 def _in_process(choice: Choice) -> Choice:
     """The same stacks on one core."""
     kind = "vectorised" if choice.settings.stack else "serial"
-    return replace(choice, settings=choice.settings.model_copy(update={"kind": kind}))
+    told = {**choice.settings.model_dump(), "kind": kind, "workers": None}
+    return replace(choice, settings=ExecutorSettings(**told))
 
 
 def _rounds(experiment: Experiment, data: FederatedData, nbytes: int) -> float:

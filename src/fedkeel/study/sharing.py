@@ -20,7 +20,7 @@ class Shared:
     """How a cluster is shared out among runs."""
 
     workers: int
-    """Of each run."""
+    """Of each run, at most: a run begins with those that are left."""
 
     @property
     def words(self) -> str:
@@ -46,17 +46,18 @@ def workers(cases: Sequence[Case], jobs: int, free: int) -> int:
     return free // at_once
 
 
-def shared(cases: Sequence[tuple[Experiment, Estimate]], jobs: int, each: int, free_bytes: int) -> Shared | None:
-    """If runs are long, have stacks for several workers in a round, and fit into this machine's memory.
+def worth_it(estimates: Sequence[Estimate], jobs: int, free_bytes: int) -> bool:
+    """Whether runs are long, and so many at a time fit into this machine's memory."""
+    if not estimates:
+        return False
+    needed = min(jobs, len(estimates)) * max(each.bytes for each in estimates)
+    return max(each.seconds for each in estimates) > LONG_SECONDS and needed <= free_bytes
 
-    Each could have so many workers.
-    """
-    if not cases or each < 2:
-        return None
+
+def shared(cases: Sequence[tuple[Experiment, Estimate]], each: int) -> Shared | None:
+    """If runs that could have so many workers each have stacks for several of them in a round."""
     parts = min(each, *(_stacks(experiment, estimate) for experiment, estimate in cases))
-    longest = max(estimate.seconds for _, estimate in cases)
-    needed = min(jobs, len(cases)) * max(estimate.bytes for _, estimate in cases)
-    return Shared(parts) if parts > 1 and longest > LONG_SECONDS and needed <= free_bytes else None
+    return Shared(parts) if parts > 1 else None
 
 
 def _stacks(experiment: Experiment, estimate: Estimate) -> int:

@@ -30,7 +30,8 @@ class RunTask:
     folder: Path
     sinks: tuple[str, ...] = ()
     cluster: str | None = None
-    """The address of a Ray cluster to connect to, for an experiment whose executor is `ray`."""
+    """The address of a Ray cluster to connect to, for an experiment whose executor is `ray`. The run begins with fewer
+    workers than that asks for if no more are left."""
 
 
 Task = SettleTask | RunTask

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,7 +19,8 @@ from fedkeel import api, sinks
 from fedkeel.config import usercode
 from fedkeel.config.experiment import Experiment, contradiction
 from fedkeel.errors import FedkeelError, MishapError, StoppedError
-from fedkeel.local.cluster import connection as cluster_connection
+from fedkeel.local.cluster.connection import Connection as Cluster
+from fedkeel.local.cluster.connection import Wish
 from fedkeel.local.machine import OURS
 from fedkeel.record.folder import begun, complete
 from fedkeel.record.rows import Evaluation, RoundEnd
@@ -94,7 +96,7 @@ def _run(task: RunTask, connection: Connection, stop: Stop) -> Ended:
         told = [_Teller(task, connection), *map(sinks.named, task.sinks)]
         if complete(task.folder):
             return Ended(task.name, "finished")
-        with _joined(task.cluster):
+        with _joined(task) as task:
             if begun(task.folder):
                 result = api.resume(task.folder, sinks=told, stop=stop, tell=lambda _: None, **_in_other_hands(task))
             else:
@@ -116,16 +118,19 @@ def _in_other_hands(task: RunTask) -> dict[str, Any]:
 
 
 @contextmanager
-def _joined(cluster: str | None) -> Iterator[None]:
-    """Connected to that cluster, so that an executor on Ray takes its workers from there."""
-    if cluster is None:
-        yield
+def _joined(task: RunTask) -> Iterator[RunTask]:
+    """Connected to the run's cluster, if it has one: its executor takes as many workers from there as are left."""
+    if task.cluster is None:
+        yield task
         return
-    connection = cluster_connection.Connection(cluster_connection.Wish(cluster))
+    cluster = Cluster(Wish(task.cluster))
     try:
-        yield
+        executor = task.experiment.executor
+        left = cluster.wait_for_room(Wish.of(executor), 1)
+        executor = executor.model_copy(update={"workers": min(left, executor.workers or left)})
+        yield replace(task, experiment=task.experiment.replace(executor=executor))
     finally:
-        connection.close()
+        cluster.close()
 
 
 def _kind(error: Exception) -> str:

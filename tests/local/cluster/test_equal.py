@@ -34,8 +34,10 @@ pytestmark = pytest.mark.extras
 @pytest.fixture(scope="module")
 def asked() -> Iterator[dict[str, Any]]:
     """Settings of an executor on two nodes, whose workers stay from test to test."""
-    with cluster(1, 1) as local:
-        given = {"kind": "ray", "address": local.address, "workers": 2, "channels_last": False, "native": False}
+    with cluster(2, 2) as local:
+        given = {
+            "kind": "ray", "address": local.address, "workers": 2, "cpus": 2, "channels_last": False, "native": False,
+        }  # fmt: skip
         with held(ExecutorSettings(**given)) as pool:
             assert pool is not None
             assert len({seat.node for seat in pool.seats}) == 2

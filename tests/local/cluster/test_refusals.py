@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ from fedkeel.local.cluster.leases import held
 from fedkeel.local.settings import ExecutorSettings
 from tests.helpers.clusters import Local, cluster
 from tests.helpers.loopback import closed_port
+from tests.helpers.studies import until
 
 pytestmark = pytest.mark.extras
 
@@ -76,7 +78,18 @@ def test_a_cluster_that_others_use(local: Local) -> None:
         said = refused(MishapError)
         assert said.startswith("executor.kind=ray: the cluster is full, as others use it (0 of 2 CPUs free)")
         said = refused(MishapError, workers=2)
-        assert "and 2 workers of 1 CPU are needed; try later, ask for fewer, or add machines" in said
+        assert "and 2 workers of 1 CPU are needed, each on one machine; try later, ask for fewer, or add" in said
+        ray.kill(others.pop())
+        until(lambda: ray.available_resources().get("CPU") == 1)
+        with held(ExecutorSettings(kind="ray", stack=0, cpus=0.5)) as found:
+            assert found is not None
+            assert found.size == 2
+        ray.kill(others.pop())
+        until(lambda: ray.available_resources().get("CPU") == 2)
+        others = [ray.remote(num_cpus=0.5, scheduling_strategy="SPREAD")(Idle).remote() for _ in range(2)]
+        ray.get([other.here.remote() for other in others])
+        said = refused(MishapError)
+        assert "the cluster is full, as others use it (1 of 2 CPUs free), and 1 worker of 1 CPU is needed, each" in said
         other = f"127.0.0.2:{closed_port()}"
         assert f"executor.address={other} cannot be used, as this program is connected" in refused(address=other)
         assert ray.is_initialized(), "a connection of the user's program stays"
@@ -146,12 +159,19 @@ def test_a_machine_that_joins_later_is_looked_at_too(local: Local, monkeypatch: 
     monkeypatch.undo()
     with held(ExecutorSettings(kind="ray", stack=0, address=local.address, workers=2)) as found:
         assert found is not None
-        monkeypatch.setattr(pool, "AGAIN_SECONDS", 0.0)
-        monkeypatch.setattr(pool, "START_SECONDS", 5.0)
         for seat in found.seats:
             os.kill(seat.process, signal.SIGKILL)
+        objection, passed = alike.objection, list[float]()
+
+        def objecting(*given: Any) -> str | None:
+            passed.append(pool.START_SECONDS)  # nobody else comes
+            return objection(*given)
+
+        monkeypatch.setattr(pool, "AGAIN_SECONDS", 0.0)
+        monkeypatch.setattr(pool, "monotonic", lambda: time.monotonic() + sum(passed))
         monkeypatch.setattr(alike, "facts", lambda: told)
-        with pytest.raises(MishapError, match=r"no other could be started within 5 seconds: PyTorch rounds otherwise"):
+        monkeypatch.setattr(alike, "objection", objecting)
+        with pytest.raises(MishapError, match=r"no other could be started within 60 seconds: PyTorch rounds otherwise"):
             [*found.work([[0], [1]], lambda seat, _: seat.actor.where.remote(), str)]
 
 

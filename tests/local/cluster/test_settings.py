@@ -35,6 +35,14 @@ def test_settings_that_do_not_fit(given: dict[str, Any], words: str) -> None:
     assert words in str(error.value)
 
 
+def test_workers_reserve_what_they_use() -> None:
+    for cpus in (None, 1):
+        with pytest.raises(InputError, match=r"threads=2 needs as many CPUs for each worker .* set executor\.cpus=2"):
+            Experiment(threads=2, executor={"kind": "ray", "cpus": cpus})
+    Experiment(threads=2, executor={"kind": "ray", "cpus": 2})
+    Experiment(threads=2, executor={"kind": "ray", "gpus": 1})
+
+
 def test_what_is_left_open() -> None:
     """With a stack, everything is settled; without, the probe also tries native kernels."""
     assert not ExecutorSettings(kind="ray").completed.settled

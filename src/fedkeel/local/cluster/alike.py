@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 import fedkeel
+from fedkeel.local.gradients.chain import chain
 from fedkeel.local.machine import processor
 from fedkeel.local.native import library
+from fedkeel.local.native.network import Network
+from fedkeel.params import Layout
 
 Facts = Mapping[str, Any]
-_SETS, _BITS, _PROCESSOR = "instruction sets", "bits", "processor"
+_KERNELS, _BITS, _PROCESSOR = "kernels", "bits", "processor"
 
 
 @cache
 def facts() -> Facts:
-    """Of this machine."""
-    return {
-        "fedkeel": f"{fedkeel.__version__}, code {_code()}",
-        "PyTorch": str(torch.__version__),
-        _SETS: [*library.usable()],
-        _BITS: f"{torch.backends.cpu.get_cpu_capability()}, {_bits()}",
-        _PROCESSOR: processor() or "an unknown processor",
-    }
+    """Of this machine, whatever this program has set in PyTorch."""
+    with _plainly():
+        libraries = {isa: library.named(isa) for isa in library.usable()}
+        return {
+            "fedkeel": f"{fedkeel.__version__}, code {_code()}",
+            "PyTorch": str(torch.__version__),
+            _KERNELS: {isa: _digest(_trained(each)) for isa, each in libraries.items() if each is not None},
+            _BITS: f"{torch.backends.cpu.get_cpu_capability()}, {_digest(_computed())}",
+            _PROCESSOR: processor() or "an unknown processor",
+        }
 
 
 def objection(host: str, theirs: Facts) -> str | None:
@@ -42,12 +49,17 @@ def objection(host: str, theirs: Facts) -> str | None:
                 f"({mine[what]}); install the same version there"
             )
     loaded = library.load()
-    if loaded is not None and loaded.isa not in theirs[_SETS]:
-        best = next((isa for isa in mine[_SETS] if isa in theirs[_SETS]), None)
+    if loaded is not None and loaded.isa not in theirs[_KERNELS]:
+        best = next((isa for isa in mine[_KERNELS] if isa in theirs[_KERNELS]), None)
         instead = f"set FEDKEEL_ISA={best}" if best else "set FEDKEEL_NATIVE=no"
         return (
             f"the machine {host} of the cluster cannot use the native kernels for {loaded.isa}; {instead} to give all "
             "machines the same results"
+        )
+    if loaded is not None and theirs[_KERNELS][loaded.isa] != mine[_KERNELS][loaded.isa]:
+        return (
+            f"the native kernels of the machine {host} of the cluster round otherwise than those of this one, as by "
+            "another compiler; install the same wheel of fedkeel on all machines, or set FEDKEEL_NATIVE=no"
         )
     if theirs[_BITS] != mine[_BITS]:
         return (
@@ -68,28 +80,49 @@ def _code() -> str:
     return found.hexdigest()[:8]
 
 
-def _bits() -> str:
-    """A few letters for what PyTorch computes, which chooses its kernels by the processor."""
-    threads, found = torch.get_num_threads(), sha256()
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """With PyTorch's settings as they are at first; its generator of random numbers is left as it is."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
     try:
-        for result in _computed():
-            found.update(result.detach().contiguous().numpy().tobytes())
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+            yield
     finally:
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+
+
+def _digest(results: Iterable[Tensor]) -> str:
+    """A few letters for these bits."""
+    found = sha256()
+    for result in results:
+        found.update(result.detach().contiguous().numpy().tobytes())
     return found.hexdigest()[:8]
 
 
+def _trained(kernels: library.Library) -> Iterator[Tensor]:
+    """Losses and gradients by native kernels, on numbers that are the same everywhere."""
+    module = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(6 * 25, 10))
+    layout = Layout.of(module)
+    layers = chain(module, layout, (3, 12, 12))
+    for dtype in (torch.float32, torch.float64):
+        x, y = _numbers(dtype, 2, 8, 3, 12, 12), torch.arange(16).view(2, 8) % 10
+        w, g = _numbers(dtype, 2, layout.size), torch.empty(2, layout.size, dtype=dtype)
+        network = Network(kernels, layers, layout, dtype, threads=1)
+        yield from (network.gradients(w, x, y, np.array([8, 8]), torch.ones(2), g), g)
+
+
 def _computed() -> Iterator[Tensor]:
-    """Results of what training is made of, on numbers that are the same everywhere."""
+    """What training is made of by PyTorch, which chooses its kernels by the processor; on numbers as above."""
     for dtype in (torch.float32, torch.float64):
         x, w = _numbers(dtype, 32, 784), _numbers(dtype, 784, 64)
         y = x @ w
         yield from (y, x.T @ y, y.log_softmax(1), x.sum(), x.norm(), x.exp(), x.tanh(), x.sigmoid())
         images, filters = (_numbers(dtype, *shape).requires_grad_() for shape in ((16, 8, 14, 14), (16, 8, 3, 3)))
-        with torch.enable_grad():
-            maps = functional.conv2d(images, filters, padding=1)
-            yield from torch.autograd.grad(maps.square().mean(), (images, filters))
+        maps = functional.conv2d(images, filters, padding=1)
+        yield from torch.autograd.grad(maps.square().mean(), (images, filters))
         yield from (maps, functional.group_norm(maps, 4))
 
 

@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
 from time import monotonic, sleep
@@ -111,13 +112,13 @@ class Connection:
         self.ray = package()
         self._folder: Path | None = None
         self._ours = True
-        if self.ray.is_initialized():
-            self._share(wish)
-        elif wish.address is None:
-            self._start(wish)
-        else:
-            self._join(wish.address)
         try:
+            if self.ray.is_initialized():
+                self._share(wish)
+            elif wish.address is None:
+                self._start(wish)
+            else:
+                self._join(wish.address)
             self.nodes = self.alive()
             if self._folder is None:
                 self._check()
@@ -137,6 +138,11 @@ class Connection:
 
     def _start(self, wish: Wish) -> None:
         """A cluster on this machine alone, as large as this process may be."""
+        if sys.platform != "linux":
+            raise InputError(
+                "executor.kind=ray starts a cluster of its own only on Linux; start Ray with `ray start --head`, and "
+                "set executor.address=auto"
+            )
         usable, why = cores_and_why()
         asked = ceil((wish.workers or 1) * min(wish.cpus, usable))
         self._found = counted(usable, "core") + (f" by {why}" if usable < (os.cpu_count() or 1) else "")
@@ -158,7 +164,6 @@ class Connection:
                     **_quietly(),
                 )
         except Exception as error:
-            self.close()
             raise MishapError(
                 f"executor.kind=ray: no cluster could be started on this machine ({words(error)})"
             ) from error
@@ -174,7 +179,7 @@ class Connection:
                     f"executor.address: nothing answers at {label(address)} ({words(error)}); give HOST:PORT as "
                     "`ray start --head` prints it, or remove it to use this machine alone"
                 ) from None
-        failure = self._within(CONNECT_SECONDS, lambda: self.ray.init(address=address, **_quietly()))
+        failure = self._within(CONNECT_SECONDS, lambda: self.ray.init(address=address, **_quietly()), self.ray.shutdown)
         if failure is None:
             self._name = f"the cluster {self.ray.get_runtime_context().gcs_address}"
             return
@@ -194,23 +199,33 @@ class Connection:
         )
 
     @staticmethod
-    def _within(seconds: float, work: Any) -> BaseException | None:
-        """Do this in a thread, so that it cannot take for ever; returns what went wrong, if something did."""
+    def _within(seconds: float, work: Any, undo: Any) -> BaseException | None:
+        """Do this in a thread, so that it cannot take for ever; returns what went wrong, if something did.
+
+        What is done too late, or after an interruption, is undone.
+        """
         failures: list[BaseException] = []
-        over = threading.Event()
+        over, given_up = threading.Event(), threading.Event()
 
         def attempt() -> None:
             try:
                 work()
+                if given_up.is_set():
+                    undo()
             except BaseException as error:
                 failures.append(error)
             over.set()
 
         threading.Thread(target=attempt, name="fedkeel-ray", daemon=True).start()
         end = monotonic() + seconds
-        while not over.wait(0.1):  # in small steps, so that an interruption is heard
-            if monotonic() > end:
-                return TimeoutError(f"no answer within {seconds:.0f} seconds")
+        try:
+            while not over.wait(0.1):  # in small steps, so that an interruption is heard
+                if monotonic() > end:
+                    given_up.set()
+                    return TimeoutError(f"no answer within {seconds:.0f} seconds")
+        except BaseException:
+            given_up.set()
+            raise
         return failures[0] if failures else None
 
     @property
@@ -231,9 +246,13 @@ class Connection:
         return sum(node.room(resources) for node in self.nodes)
 
     def free(self, resources: dict[str, float]) -> int:
-        """How many workers would fit into all that is free, as if it were on one machine."""
-        have = self.ray.available_resources()
-        return int(min(have.get(name, 0.0) / need for name, need in resources.items()) + 1e-9)
+        """How many workers fit into what others have left on each machine."""
+        return sum(node.room(resources) for node in self.left())
+
+    def left(self) -> list[Node]:
+        """The machines with what others have left of them."""
+        have = self.ray._private.state.available_resources_per_node()
+        return [replace(node, resources=have.get(node.id, {})) for node in self.alive()]
 
     def has(self, wish: Wish) -> str:
         """What is free, in words."""
@@ -248,15 +267,15 @@ class Connection:
     def wait_for_room(self, wish: Wish, needed: int) -> int:
         """How many workers fit into what others have left; those of a run that has just ended leave a moment later."""
         begun, room = monotonic(), self.room(wish.resources)
-        while (free := self.free(wish.resources)) < room:
+        while (free := self.free(wish.resources)) < min(room, wish.workers or room):
             passed = monotonic() - begun
-            if free >= needed and (wish.workers or passed > LEAVE_SECONDS):
+            if free >= needed and passed > LEAVE_SECONDS:
                 break
             if passed > FULL_SECONDS:
                 raise MishapError(
                     f"executor.kind=ray: the cluster is full, as others use it ({self.has(wish)}), and "
-                    f"{counted(needed, 'worker')} of {wish.words} {'is' if needed == 1 else 'are'} needed; try later, "
-                    "ask for fewer, or add machines"
+                    f"{counted(needed, 'worker')} of {wish.words} {'is' if needed == 1 else 'are'} needed, each on one "
+                    "machine; try later, ask for fewer, or add machines"
                 )
             sleep(_TICK)
         return free

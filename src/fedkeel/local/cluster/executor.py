@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkeel.data.federated import FederatedData, Held
-from fedkeel.errors import InputError, MishapError, words
+from fedkeel.errors import FedkeelError, InputError, MishapError, words
 from fedkeel.local.cluster.freeze import by_value, thaw
 from fedkeel.local.cluster.leases import lease, release
 from fedkeel.local.cluster.pool import TRIES, Kept, Piece, Seat
@@ -60,7 +60,9 @@ class OnCluster:
         self._pace = 0.0
         """Seconds of a step in the last round, as far as that is known."""
         try:
-            self._shipped = Shipped(self._ship(bare), self._pool.store.put(data), settings, torch.get_num_threads())
+            shop, kept = self._ship(bare), self._pool.store.put(data)
+            numbers = torch.get_num_threads(), torch.get_float32_matmul_precision()
+            self._shipped = Shipped(shop, kept, settings, *numbers)
         except BaseException:
             self.close()
             raise
@@ -83,7 +85,7 @@ class OnCluster:
         uses = Counter(id(tensor) for _, tensors in packed for tensor in tensors)
         work = self._steps(orders, stacks)
         columns, sums, left = Columns(), Columns(), self._pieces(orders, stacks, work)
-        seconds = done = 0.0
+        seconds, done, adds_up = 0.0, 0.0, set[bool]()
         for _ in range(TRIES):
             call, kept = next(self._calls), Kept()
 
@@ -106,6 +108,13 @@ class OnCluster:
                 columns = columns or self._room(made[0], orders)
                 for place, part in zip(piece, made, strict=True):
                     put(part, stacks[place], columns)
+                adds_up.add(reply.sums)
+                if len(adds_up) > 1:
+                    self._pool.forget()
+                    raise FedkeelError(
+                        "the client rule sends sums for some clients and none for others; send the same sums for all "
+                        "clients"
+                    )
                 if reply.sums:
                     kept.setdefault(seat, []).extend(piece)
                 seconds, done = seconds + reply.seconds, done + sum(work[place] for place in piece)

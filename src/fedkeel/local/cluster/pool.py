@@ -21,7 +21,7 @@ from fedkeel.local.native import library
 TRIES = 3
 """So often is the same work begun if workers die of it."""
 START_SECONDS = 60.0
-"""So long may workers take to start."""
+"""So long may the next worker take to start."""
 LATE_SECONDS = 10.0
 """Who has not started by then may join later."""
 AGAIN_SECONDS = 5.0
@@ -98,15 +98,18 @@ class Pool:
             )
         wanted = min(self.connection.wait_for_room(wish, wish.workers or 1), wish.workers or room)
         self._start(wanted)
-        begun = monotonic()
-        while self._coming and monotonic() < begun + START_SECONDS:
-            self.seats += self._arrived(_TICK)
+        begun = last = monotonic()
+        while self._coming and monotonic() < last + START_SECONDS:
+            if come := self._arrived(_TICK):
+                self.seats += come
+                last = monotonic()
             if wish.workers is None and self.seats and monotonic() > begun + LATE_SECONDS:
                 break  # the others join later
         if len(self.seats) < (wish.workers or 1):
             raise MishapError(
                 f"executor.kind=ray: only {len(self.seats)} of {counted(wanted, 'worker')} of {wish.words} could be "
-                f"started within {START_SECONDS:.0f} seconds ({self.connection.has(wish)}); ask for fewer, or try later"
+                f"started, and no other within {START_SECONDS:.0f} seconds ({self.connection.has(wish)}); ask for "
+                "fewer, or try later"
             )
         return wanted
 
@@ -164,8 +167,8 @@ class Pool:
         """
         todo, tries = deque(pieces), Counter[int]()
         flying: dict[Any, tuple[Piece, Seat]] = {}
-        self._replace()
         while todo or flying:
+            self._replace()
             try:
                 self._hand_out(todo, flying, submit)
             except BaseException:  # as a run is stopped: what workers have got is not known

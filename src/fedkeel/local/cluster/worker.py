@@ -47,6 +47,8 @@ class Shipped:
     settings: ExecutorSettings
     threads: int
     """Of PyTorch, in an operation: their number has a bearing on results."""
+    precision: str
+    """Of PyTorch's products of float32 matrices."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Worker:
         keep_freed()
         self._device = device
         self._ray = package()
-        self._shops: dict[int, tuple[Trainer, Evaluator, int]] = {}
+        self._shops: dict[int, tuple[Trainer, Evaluator, Shipped]] = {}
         self._tensors: dict[int, Tensor] = {}
         self._sums: dict[int, Columns] = {}
         if device == "cuda" and not torch.cuda.is_available():
@@ -114,7 +116,7 @@ class Worker:
                 orders = unpack(stack.packed, [held[number] for number in stack.numbers])
                 rows, sums = divided(trainer(orders, limit))
                 made.append(rows)
-                found = add(found, sums) if sums else found
+                found = add(found, sums)
             if found:
                 self._sums[call] = add(self._sums.get(call, {}), found)
             return Reply(freeze(made), bool(found), perf_counter() - begun)
@@ -160,9 +162,10 @@ class Worker:
         if opened is not None:
             shop: Shop = self._ray.cloudpickle.loads(self._ray.get(opened.shop))
             data: FederatedData = thaw(self._ray.get(opened.data))
-            self._shops[key] = *shop.moved(data, self._device).parts(opened.settings), opened.threads
-        trainer, evaluator, threads = self._shops[key]
-        torch.set_num_threads(threads)
+            self._shops[key] = *shop.moved(data, self._device).parts(opened.settings), opened
+        trainer, evaluator, told = self._shops[key]
+        torch.set_num_threads(told.threads)
+        torch.set_float32_matmul_precision(told.precision)
         return trainer, evaluator
 
     def _taken(self, parcel: Parcel) -> Mapping[int, Tensor]:

@@ -57,6 +57,11 @@ def load() -> Library | None:
     return found.library
 
 
+def named(isa: str) -> Library | None:
+    """The library for one instruction set, if it can be used here."""
+    return _search(FOLDER, (isa,)).library
+
+
 def absence() -> str | None:
     """One sentence why there is no library, and how to get one; None if there is one."""
     if mode() == "no":
