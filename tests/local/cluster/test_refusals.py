@@ -35,6 +35,7 @@ def local() -> Iterator[Local]:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LEAVE_SECONDS", 0.2)
     monkeypatch.setattr(connection, "FULL_SECONDS", 0.5)
 
 
