@@ -25,11 +25,12 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
                 f"{name} cannot change when a run is resumed; start a new run, or change one of {', '.join(CHANGEABLE)}"
             )
     before, new = stored.model_dump(), {name: _merged(stored, name, value) for name, value in changes.items()}
-    experiment = stored.replace(**new)
-    if reason := contradiction({"executor": before["executor"]}, new):
+    well_formed = isinstance(new.get("executor"), Mapping)
+    if well_formed and (reason := contradiction({"executor": before["executor"]}, new)):
         raise InputError(
             f"executor: the run was started with {reason}; when a run is resumed, only {', '.join(PLACES)} may change"
         )
+    experiment = stored.replace(**new)
     kinds = {stored.executor.kind, experiment.executor.kind}
     if experiment.threads > 1 and len(kinds) > 1 and "processes" in kinds:
         raise InputError(
