@@ -1,5 +1,6 @@
 """fedkeel: federated learning across unequal clients."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ __all__ = [
     "Unfinished", "Updates", "View", "Weighting", "follow", "method", "resume", "run",
 ]  # fmt: skip
 __version__ = "0.1.0"
+
+# Otherwise MKL's products of matrices also depend on where in memory these lie. It looks when it is first called.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _HOMES = {
     "api": ("Result", "resume", "run"),

@@ -66,7 +66,7 @@ def objection(host: str, theirs: Facts) -> str | None:
             f"PyTorch rounds otherwise on the machine {host} of the cluster ({theirs[_PROCESSOR]}; {theirs[_BITS]}) "
             f"than on this one ({mine[_PROCESSOR]}; {mine[_BITS]}), so results would depend on who trains what; use "
             "machines of one kind, or set ATEN_CPU_CAPABILITY=avx2, ONEDNN_MAX_CPU_ISA=AVX2 and MKL_CBWR=COMPATIBLE "
-            "on all of them before `ray start` and fedkeel"
+            "on all of them before `ray start` and fedkeel; and import fedkeel before PyTorch computes anything"
         )
     return None
 
