@@ -208,7 +208,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"executor": ExecutorSettings(kind="vectorised", stack=2)},
             "executor: .* executor.stack=3, not 2; when a run is ",
         ),
-        ({"executor": "serial"}, "executor.stack must be 0 with executor.kind=serial; got 3"),
+        (
+            {"executor": "serial"},
+            "executor.kind: the run trains 3 clients at once, which executor.kind=serial does not; when it is resumed, "
+            "use vectorised, processes or ray",
+        ),
     ],
 )
 def test_changes_that_are_refused_touch_nothing(done: Path, changes: dict[str, Any], said: str) -> None:
@@ -240,6 +244,14 @@ def test_where_a_run_goes_on_may_be_left_open_again() -> None:
     assert (moved.executor.kind, moved.executor.address, moved.executor.workers) == ("ray", None, None)
     assert moved.executor.stack == 3
     assert changed(Path("a"), stored, {"executor": "auto"}) is None
+
+
+def test_what_trains_one_client_after_the_other_does_not_go_on_in_stacks() -> None:
+    stored = Experiment(executor={**SETTLED["serial"], "native": False})
+    said = "the run trains one client after the other, which executor.kind=vectorised does not; .* serial, processes or"
+    with pytest.raises(InputError, match=said):
+        changed(Path("a"), stored, {"executor": "vectorised"})
+    assert changed(Path("a"), stored, {"executor": "processes"}) is not None
 
 
 def test_worker_processes_have_one_thread_each() -> None:

@@ -26,6 +26,11 @@ def changed(path: Path, stored: Experiment, changes: Mapping[str, Any]) -> Exper
             )
     before, new = stored.model_dump(), {name: _merged(stored, name, value) for name, value in changes.items()}
     well_formed = isinstance(new.get("executor"), Mapping)
+    if well_formed and (kind := _other_kind(before["executor"], new["executor"])):
+        raise InputError(
+            f"executor.kind: the run trains {kind[0]}, which executor.kind={new['executor']['kind']} does not; when it "
+            f"is resumed, use {kind[1]}"
+        )
     if well_formed and (reason := contradiction({"executor": before["executor"]}, new)):
         raise InputError(
             f"executor: the run was started with {reason}; when a run is resumed, only {', '.join(PLACES)} may change"
@@ -75,6 +80,15 @@ def check(experiment: Experiment, folder: RunFolder, found: Loaded | None) -> No
                 f"{name}: {aim.target:g} was reached in round {row.round}, before the checkpoint of round {done}; "
                 "choose a harder one or set stop_at_target=false"
             )
+
+
+def _other_kind(before: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(How a run trains, what can go on with it), if that kind of executor cannot."""
+    if before["stack"] and new["kind"] == "serial":
+        return f"{before['stack']} clients at once", "vectorised, processes or ray"
+    if before["stack"] == 0 and new["kind"] in ("vectorised", "threads"):
+        return "one client after the other", "serial, processes or ray"
+    return None
 
 
 def words(stored: Experiment, experiment: Experiment) -> list[str]:

@@ -70,8 +70,9 @@ class Outpost:
         """Do a task; `files` are those of a run that was begun before."""
         task: Task = pickle.loads(packed)
         self._stop, self._inbox, self._source, self._next = Stop(), SimpleQueue(), None, float("inf")
+        self._home.mkdir(mode=0o700, exist_ok=True)  # not before: who removes it is the process of the runs
+        tempfile.tempdir = str(self._home)  # folders of multiprocessing, which stay if this process is killed
         if isinstance(task, RunTask):
-            self._home.mkdir(mode=0o700, exist_ok=True)  # not before: who removes it is the process of the runs
             task = replace(task, folder=self._home / task.name)
             mirror.apply(files, task.folder, self._ray.get)
             self._source = Source(task.folder, self._put)

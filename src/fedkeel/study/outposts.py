@@ -314,6 +314,7 @@ def _of_option() -> Iterator[None]:
         yield
     except FedkeelError as error:
         told = str(error).replace("executor.address must be", f"--ray must be {HERE},")
+        told = told.replace("set executor.address=null", f"give --ray {HERE}")
         for name in ("executor.address", "executor.kind=ray"):
             told = told.replace(name, "--ray")
         raise type(error)(told) from None

@@ -149,6 +149,23 @@ def test_networks_of_all_kinds(asked: dict[str, Any], more: list[nn.Module], sta
     assert torch.equal(here.buffers, there.buffers)
 
 
+@pytest.mark.parametrize("stack", [1, 2])
+def test_weights_may_lie_anywhere_in_memory(asked: dict[str, Any], stack: int) -> None:
+    """Products of small matrices depended on it."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2000, 7), dtype=np.float32), rng.integers(0, 2, 2000)
+    data = FederatedData.from_arrays(x, y, clients=10, test=0.2, partition="iid")
+    kind = {"kind": "vectorised", "stack": stack, "channels_last": False, "native": False}
+    weights = []
+    for executor in (kind, {**asked, "stack": stack}):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(7, 32), nn.ReLU(), nn.Linear(32, 2))
+        weights.append(
+            FlatModel(run(Experiment(rounds=3, per_round=5, executor=executor), data=data, model=net).model).w
+        )
+    assert torch.equal(*weights)
+
+
 def test_operations_of_several_threads(asked: dict[str, Any]) -> None:
     """PyTorch adds up in another order then."""
     kind = {"kind": "serial", "stack": 0, "channels_last": False, "native": False}

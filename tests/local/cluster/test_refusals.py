@@ -52,6 +52,11 @@ def test_nothing_answers() -> None:
     assert "give HOST:PORT as `ray start --head` prints it" in said
 
 
+def test_nothing_answers_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", told := f"127.0.0.1:{closed_port()}")
+    assert f"executor.address: nothing answers at {told} of RAY_ADDRESS (" in refused(address="auto")
+
+
 def test_something_else_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.2", 0)) as server:

@@ -170,14 +170,16 @@ class Connection:
 
     def _join(self, address: str) -> None:
         """A cluster that this machine is part of."""
-        if address != "auto":
-            host, _, port = address.rpartition(":")
+        told = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+        host, _, port = told.rpartition(":")
+        if host and port.isdecimal():
             try:
                 socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
             except OSError as error:
                 raise InputError(
-                    f"executor.address: nothing answers at {label(address)} ({words(error)}); give HOST:PORT as "
-                    "`ray start --head` prints it, or remove it to use this machine alone"
+                    f"executor.address: nothing answers at {label(told)}{' of RAY_ADDRESS' * (address == 'auto')} "
+                    f"({words(error)}); give HOST:PORT as `ray start --head` prints it, or set executor.address=null "
+                    "to use this machine alone"
                 ) from None
         failure = self._within(CONNECT_SECONDS, lambda: self.ray.init(address=address, **_quietly()), self.ray.shutdown)
         if failure is None:
@@ -195,7 +197,8 @@ class Connection:
             said = "this machine is part of none"
         raise InputError(
             f"executor.address: no Ray cluster can be used at {label(address)}: {said}; start Ray on this machine with "
-            "`ray start --address=HOST:PORT`, or a new cluster with `ray start --head`, or remove executor.address"
+            "`ray start --address=HOST:PORT`, or a new cluster with `ray start --head`, or set executor.address=null; "
+            "if the cluster asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
         )
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -122,7 +123,7 @@ class Pool:
         loaded = library.load()
         environment = {"FEDKEEL_NATIVE": library.mode()} | ({"FEDKEEL_ISA": loaded.isa} if loaded else {})
         for _ in range(count):
-            actor = made.remote(environment, "cuda" if self.wish.gpus else "cpu")
+            actor = made.remote(environment, os.getcwd(), "cuda" if self.wish.gpus else "cpu")
             self._coming[actor.where.remote()] = actor
 
     def _arrived(self, patience: float) -> list[Seat]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -83,9 +84,11 @@ class Stuck:
 class Worker:
     """An actor of Ray."""
 
-    def __init__(self, environment: Mapping[str, str], device: str) -> None:
-        """`environment` are variables by which native kernels are chosen."""
+    def __init__(self, environment: Mapping[str, str], folder: str, device: str) -> None:
+        """The variables by which native kernels are chosen, and the caller's working folder."""
         os.environ.update(environment)
+        with suppress(OSError):  # who needs what is there is told that it is missing
+            os.chdir(folder)
         keep_freed()
         self._device = device
         self._ray = package()
