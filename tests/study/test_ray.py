@@ -17,7 +17,7 @@ import yaml
 from fedkeel.cli.studying import rehearsed
 from fedkeel.errors import InputError, MishapError, StoppedError
 from fedkeel.runner.stopping import Stop
-from fedkeel.study import engine, outposts, sharing
+from fedkeel.study import engine, outposts, sharing, worker
 from fedkeel.study.engine import execute
 from fedkeel.study.export import as_csv
 from fedkeel.study.outposts import Outposts, on_ray
@@ -25,7 +25,7 @@ from fedkeel.study.plan import Comparison
 from fedkeel.study.results import collect
 from fedkeel.study.store import Store
 from fedkeel.study.table import columns
-from fedkeel.study.tasks import Lost, Moved, SettleTask
+from fedkeel.study.tasks import Lost, Moved, RunTask, SettleTask
 from tests.helpers.clusters import Local, cluster
 from tests.helpers.commands import in_a_process
 from tests.helpers.studies import OPEN, Event, Watch, comparison_of, on_top, small, until, variants
@@ -67,6 +67,16 @@ def crew(ray: Local, own: Path) -> Iterator[Outposts]:
         with Outposts(ray.address) as found:
             yield found
     until(lambda: not workers())
+
+
+@pytest.fixture
+def alone(crew: Outposts) -> Iterator[Outposts]:
+    """For one run at a time, without an actor yet."""
+    crew.join(None)
+    crew.release()
+    crew.size = 1
+    yield crew
+    crew.release()
 
 
 def processes(*words: str) -> list[int]:
@@ -293,30 +303,34 @@ def test_a_few_long_runs_share_the_workers_of_the_cluster(
 
 
 @pytest.mark.extras
-def test_where_no_worker_can_start_the_command_ends(crew: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
-    crew.join(None)
-    crew.release()
-    crew.size = 1
+def test_a_shared_run_begins_with_the_workers_that_are_left(alone: Outposts, tmp_path: Path) -> None:
+    until(lambda: alone.free == 3)
+    asked = small("executor={kind: ray, workers: 3, stack: 1, native: false}", seeds=[0]).cases[0].experiment
+    task = RunTask("a", asked, tmp_path, cluster=alone.address)
+    with worker._joined(task) as joined:
+        assert joined.experiment.executor.workers == 3
+    assert next(iter(alone.work([SettleTask("a", small().cases[0].experiment)], Stop())))  # its actor stays
+    with worker._joined(task) as joined:
+        assert joined.experiment.executor.workers == 2
+
+
+@pytest.mark.extras
+def test_where_no_worker_can_start_the_command_ends(alone: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outposts, "START_SECONDS", 0.0)
     monkeypatch.setattr(outposts, "_NEEDS", {"CPU": 1000.0})
     task = SettleTask("a", small().cases[0].experiment)
     with pytest.raises(
         MishapError, match=r"no worker could be started .* finished runs are safe, and the same command"
     ):
-        next(crew.work([task], Stop()))
-    crew.release()
+        next(alone.work([task], Stop()))
 
 
 @pytest.mark.extras
-def test_a_machine_that_rounds_otherwise_gets_no_run(crew: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
-    crew.join(None)
-    crew.release()
-    crew.size = 1
+def test_a_machine_that_rounds_otherwise_gets_no_run(alone: Outposts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outposts, "START_SECONDS", 10.0)
     monkeypatch.setattr(outposts, "objection", lambda host, _: f"{host} rounds otherwise")
     with pytest.raises(MishapError, match=r"no worker could be started .* \(127\.0\.0\.2 rounds otherwise\); finished"):
-        next(crew.work([SettleTask("a", small().cases[0].experiment)], Stop()))
-    crew.release()
+        next(alone.work([SettleTask("a", small().cases[0].experiment)], Stop()))
 
 
 @pytest.mark.extras

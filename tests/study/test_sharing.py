@@ -129,7 +129,7 @@ class Cluster:
 def test_stacks_are_smaller_only_if_the_cluster_is_shared(
     cluster: Any, asked: list[int], stack: int, workers: int | None, tmp_path: Path
 ) -> None:
-    cases = small("clients=20", "per_round=10", seeds=[0]).cases
+    cases = small("clients=20", "per_round=10", "executor=auto", seeds=[0]).cases
     settled = engine._settle(cluster, cases, Store(tmp_path), Stop(), True)
     found, shared = engine._shared(cluster, cases, settled, Stop())
     assert cluster.asked == asked
@@ -137,9 +137,16 @@ def test_stacks_are_smaller_only_if_the_cluster_is_shared(
     assert (shared and shared.workers) == workers
 
 
+def test_an_executor_that_is_given_is_not_measured_twice(tmp_path: Path) -> None:
+    cases, cluster = small("clients=20", "per_round=10", seeds=[0]).cases, Cluster()
+    settled = engine._settle(cluster, cases, Store(tmp_path), Stop(), True)  # type: ignore[arg-type]
+    assert engine._shared(cluster, cases, settled, Stop()) == (settled, None)  # type: ignore[arg-type]
+    assert cluster.asked == [0]
+
+
 def test_runs_that_were_settled_before_train_as_they_did(tmp_path: Path) -> None:
     """Some of them may have begun."""
-    cases, cluster = small("clients=20", "per_round=10", seeds=[0]).cases, Cluster()
+    cases, cluster = small("clients=20", "per_round=10", "executor=auto", seeds=[0]).cases, Cluster()
     engine._settle(cluster, cases, Store(tmp_path), Stop(), True).keep(Store(tmp_path))  # type: ignore[arg-type]
     again = engine._settle(cluster, cases, Store(tmp_path), Stop(), True)  # type: ignore[arg-type]
     found, shared = engine._shared(cluster, cases, again, Stop())  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from fedkeel.errors import InputError, StoppedError, TimeLimitError
 from fedkeel.local.machine import cores, free_bytes
@@ -16,11 +15,10 @@ from fedkeel.study import sharing
 from fedkeel.study.crew import DIED, Crew
 from fedkeel.study.outposts import Outposts
 from fedkeel.study.plan import Case, place_of
-from fedkeel.study.settle import key
+from fedkeel.study.settle import has_open_stacks, key
 from fedkeel.study.store import Store
 from fedkeel.study.tasks import Ended, Estimate, Lost, Moved, Refused, RunTask, Settled, SettleTask
 
-T = TypeVar("T")
 Watcher = Callable[["Begun | Moved | Lost | Ended"], None]
 
 
@@ -206,7 +204,8 @@ def _shared(
     known = settled.by_name
     if each < 2 or len(known) < len(cases) or not sharing.worth_it([*known.values()], ray.size, free_bytes()):
         return settled, None
-    found, failed = _measured(ray, settled.fresh, stop, each)
+    again = {name: case for name, case in settled.fresh.items() if has_open_stacks(case.experiment)}
+    found, failed = _measured(ray, again, stop, each)
     finer = replace(settled, found={**settled.found, **found})
     shared = sharing.shared([(case.experiment, finer.by_name[case.name]) for case in cases], each)
     return (finer, shared) if shared is not None and not failed else (settled, None)

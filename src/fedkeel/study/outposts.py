@@ -18,9 +18,10 @@ from typing import Any
 
 from fedkeel.errors import DivergenceError, FedkeelError, InputError, MishapError, counted
 from fedkeel.local.cluster.alike import objection
-from fedkeel.local.cluster.connection import Connection, Wish
+from fedkeel.local.cluster.connection import Connection
 from fedkeel.local.cluster.losses import last_line
 from fedkeel.local.cluster.pool import AGAIN_SECONDS, START_SECONDS, TRIES
+from fedkeel.local.cluster.wish import Wish
 from fedkeel.local.native import library
 from fedkeel.local.settings import check_address
 from fedkeel.record.lock import BusyError

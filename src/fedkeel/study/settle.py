@@ -58,7 +58,7 @@ def estimate(experiment: Experiment, workers: int = 0) -> Estimate:
         experiment.objective,
     )
     with threads(experiment.threads), with_workers(experiment.executor):
-        if workers and experiment.executor.kind == "auto" and experiment.executor.stack is None:
+        if workers and has_open_stacks(experiment):
             choice = _in_process(choose(_on_cluster(experiment), workshop, flat, workers))
         else:
             choice = choose(experiment, workshop, flat)
@@ -67,6 +67,11 @@ def estimate(experiment: Experiment, workers: int = 0) -> Estimate:
     rounds = _rounds(experiment, data, workshop.bytes)
     seconds = rounds * (seconds_of_round + test_seconds / experiment.evaluate_every)
     return Estimate(choice.settings, seconds, _memory())
+
+
+def has_open_stacks(experiment: Experiment) -> bool:
+    """Whether stacks may be chosen for the workers that there are."""
+    return experiment.executor.kind == "auto" and experiment.executor.stack is None
 
 
 def _on_cluster(experiment: Experiment) -> Experiment:

@@ -20,7 +20,7 @@ from fedkeel.config import usercode
 from fedkeel.config.experiment import Experiment, contradiction
 from fedkeel.errors import FedkeelError, MishapError, StoppedError
 from fedkeel.local.cluster.connection import Connection as Cluster
-from fedkeel.local.cluster.connection import Wish
+from fedkeel.local.cluster.wish import Wish
 from fedkeel.local.machine import OURS
 from fedkeel.record.folder import begun, complete
 from fedkeel.record.rows import Evaluation, RoundEnd

@@ -224,9 +224,9 @@ def divided(part: Columns) -> tuple[Columns, Columns]:
     return {name: tensor for name, tensor in part.items() if name not in sums}, sums
 
 
-def add(sums: Columns, more: Columns) -> Columns:
-    """Both together; the first may be empty."""
-    if not sums:
+def add(sums: Columns | None, more: Columns) -> Columns:
+    """Both together; the first is None where nothing has been trained yet."""
+    if sums is None:
         return more
     if sums.keys() != more.keys() or any(tensor.shape != more[name].shape for name, tensor in sums.items()):
         raise FedkeelError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from torch import nn
 
 pytest.importorskip("ray")
 
-from fedkeel import Experiment, FederatedData, run
+from fedkeel import ClientRule, Experiment, FederatedData, FedkeelError, run
 from fedkeel.local.cluster.leases import held
 from fedkeel.local.executors import choose
 from fedkeel.local.settings import ExecutorSettings
-from fedkeel.methods import methods
-from fedkeel.params import FlatModel
+from fedkeel.methods import Job, Message, Oracle, methods
+from fedkeel.methods.job import Sums
+from fedkeel.params import FlatModel, Layout
 from tests.helpers import federation
 from tests.helpers.clusters import cluster
+from tests.helpers.declared import Anything
 from tests.helpers.federation import models
 from tests.helpers.folders import SETTLED, faulty, left, resumed, stopped
 from tests.helpers.methods import few, small
@@ -85,6 +88,30 @@ def test_what_a_rule_sends_may_change_from_call_to_call(asked: dict[str, Any]) -
     assert seen[0].tolist() == seen[3].tolist() == [[1, 1, 1]] * 7
     assert seen[1].tolist() == [[0.5]] * 7
     assert seen[2] is None
+
+
+class Selective(ClientRule):
+    """Sends a sum for some clients: those with many samples, or those with few."""
+
+    above: bool = True
+
+    def begin(self, job: Job, oracle: Oracle) -> Job:
+        many = int(job.samples[0]) > 5
+        return replace(job, sums=Sums.of(("x",), 1, job.start)) if many == self.above else job
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_sums_for_some_clients_only_are_refused(asked: dict[str, Any], first: bool) -> None:
+    shop = workshop(rule=Selective(above=first))
+    for told in (settings("serial"), settings("processes", workers=2), ExecutorSettings(**asked, stack=0)):
+        with (
+            closing(shop.executor(told)) as executor,
+            pytest.raises(FedkeelError, match=r"the client rule sends .* for some clients and .* for others"),
+        ):
+            executor.train(orders(shop))
 
 
 @pytest.mark.parametrize("name", list(methods()))

@@ -60,6 +60,23 @@ def history(folder: Path) -> list[dict[str, Any]]:
 SERIAL = {"kind": "serial", "stack": 0, "channels_last": False}
 
 
+def test_workers_have_the_callers_folder_and_precision(
+    local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    precision, shop = torch.get_float32_matmul_precision(), workshop()
+    with held(ExecutorSettings(**asked(local, workers=1))) as pool:
+        assert pool is not None
+        torch.set_float32_matmul_precision("high")
+        there = shop.executor(ExecutorSettings(**asked(local, workers=1)))
+        torch.set_float32_matmul_precision(precision)
+        there.train(orders(shop))
+        look = pool.seats[0].actor.__ray_call__
+        assert pool.ray.get(look.remote(lambda _: os.getcwd())) == str(tmp_path)
+        assert pool.ray.get(look.remote(lambda _: torch.get_float32_matmul_precision())) == "high"
+        there.close()
+
+
 @pytest.mark.parametrize("algorithm", ["fedagg", "fedasmu"])
 def test_a_worker_that_is_killed_changes_nothing(local: Local, algorithm: str, tmp_path: Path) -> None:
     """Its stacks are trained again, and the sums that it held."""

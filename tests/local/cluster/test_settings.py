@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedkeel import Experiment, InputError, run
-from fedkeel.local.cluster.connection import Node, Wish
+from fedkeel.local.cluster.wish import Node, Wish
 from fedkeel.local.settings import ExecutorSettings
 
 

@@ -38,7 +38,7 @@ def test_memory_that_is_freed_is_kept() -> None:
         for times in ("0", "2")
     )
     assert without < 24 << 20
-    assert kept >= 3 * 24 << 20
+    assert kept > 2 * 24 << 20
 
 
 def test_tensors_keep_their_shapes_and_types_in_another_process() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedkeel
+from fedkeel.errors import InputError, label, words
+from fedkeel.local.cluster.wish import Node
 from fedkeel.local.gradients.chain import chain
 from fedkeel.local.machine import processor
 from fedkeel.local.native import library
@@ -69,6 +71,41 @@ def objection(host: str, theirs: Facts) -> str | None:
             "on all of them before `ray start` and fedkeel; and import fedkeel before PyTorch computes anything"
         )
     return None
+
+
+def check(ray: Any, nodes: Sequence[Node], seconds: float) -> None:
+    """Refuse machines whose results would be others, or that lack what workers need; each must answer in this time."""
+
+    def look() -> Any:  # a function inside of another one travels by value: it needs no fedkeel over there
+        try:
+            from fedkeel.local.cluster.alike import facts
+
+            return facts()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    task = ray.remote(num_cpus=0, max_retries=0)(look)
+    asked = {task.options(scheduling_strategy=where(node.id, soft=False)).remote(): node for node in nodes}
+    ready, late = ray.wait([*asked], num_returns=len(asked), timeout=seconds)
+    for ref in late:
+        raise InputError(
+            f"executor.address: the machine {asked[ref].host} of the cluster does not answer within {seconds:.0f} "
+            "seconds; take it out of the cluster, or start Ray there again"
+        )
+    for ref in ready:
+        host = asked[ref].host
+        try:
+            theirs = ray.get(ref)
+        except Exception as error:
+            theirs = words(error)
+        if isinstance(theirs, str):
+            raise InputError(
+                f"executor.address: the machine {host} of the cluster cannot import fedkeel ({label(theirs)}); install "
+                "the same version there"
+            )
+        if reason := objection(host, theirs):
+            raise InputError(f"executor.address: {reason}")
 
 
 def _code() -> str:

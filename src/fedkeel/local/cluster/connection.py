@@ -12,16 +12,16 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from math import ceil, inf
+from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO, Any
 
 from fedkeel.errors import InputError, MishapError, counted, label, words
-from fedkeel.local.cluster import alike
+from fedkeel.local.cluster.alike import check
+from fedkeel.local.cluster.wish import GB, Node, Wish
 from fedkeel.local.machine import all_bytes, bytes_and_why, cores_and_why, free_bytes
-from fedkeel.local.settings import ExecutorSettings
 
 ANSWER_SECONDS = 5.0
 """In which something must answer at an address."""
@@ -40,7 +40,6 @@ _ENVIRONMENT = {
     # Pages of Ray's logs about a lost machine would end up between a run's lines.
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
-_GB = 1e9
 _STORE = 0.3
 """The share of free memory that Ray gives its store of objects; the rest is for workers."""
 FOLDER = "fedkeel-ray-"
@@ -60,51 +59,6 @@ def package() -> Any:
     return ray
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What was asked for: a cluster, and workers on it."""
-
-    address: str | None = None
-    workers: int | None = None
-    cpus: float = 1.0
-    gpus: float = 0.0
-    memory: float = 0.0
-    """In GB."""
-
-    @classmethod
-    def of(cls, settings: ExecutorSettings) -> Wish:
-        """By an experiment."""
-        asked = {name: getattr(settings, name) for name in ("address", "workers", "cpus", "gpus", "memory")}
-        return cls(**{name: value for name, value in asked.items() if value is not None})
-
-    @property
-    def resources(self) -> dict[str, float]:
-        """Of one worker, as Ray counts them."""
-        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory * _GB}
-        return {name: value for name, value in asked.items() if value}
-
-    @property
-    def words(self) -> str:
-        """What one worker needs."""
-        parts = [f"{self.cpus:g} CPU{'s' * (self.cpus != 1)}"]
-        parts += [f"{self.gpus:g} GPU{'s' * (self.gpus != 1)}"] * bool(self.gpus)
-        parts += [f"{self.memory:g} GB of memory"] * bool(self.memory)
-        return " and ".join(parts)
-
-
-@dataclass(frozen=True)
-class Node:
-    """A machine of the cluster, or what Ray takes for one."""
-
-    id: str
-    host: str
-    resources: dict[str, float]
-
-    def room(self, resources: dict[str, float]) -> int:
-        """How many workers fit on it when it is empty."""
-        return int(min((self.resources.get(name, 0.0) / need for name, need in resources.items()), default=inf) + 1e-9)
-
-
 class Connection:
     """A process has one at a time. A cluster that it started ends with it."""
 
@@ -121,7 +75,7 @@ class Connection:
                 self._join(wish.address)
             self.nodes = self.alive()
             if self._folder is None:
-                self._check()
+                check(self.ray, self.nodes, CONNECT_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -148,7 +102,7 @@ class Connection:
         self._found = counted(usable, "core") + (f" by {why}" if usable < (os.cpu_count() or 1) else "")
         memory = dict[str, Any]()
         if (most := bytes_and_why())[0] < all_bytes():  # Ray takes all of the machine's for its own
-            self._found += f" and {most[0] / _GB:.3g} GB of memory by {most[1]}"
+            self._found += f" and {most[0] / GB:.3g} GB of memory by {most[1]}"
             free = free_bytes()
             memory = {"_memory": int((1 - _STORE) * free), "object_store_memory": int(_STORE * free)}
         self._folder, self._held = _new_folder()
@@ -264,7 +218,7 @@ class Connection:
         if total.get("GPU") or wish.gpus:
             parts.append(f"{free.get('GPU', 0):g} of {total.get('GPU', 0):g} GPUs free")
         if wish.memory:
-            parts.append(f"{free.get('memory', 0) / _GB:.3g} of {total.get('memory', 0) / _GB:.3g} GB free")
+            parts.append(f"{free.get('memory', 0) / GB:.3g} of {total.get('memory', 0) / GB:.3g} GB free")
         return ", ".join(parts)
 
     def wait_for_room(self, wish: Wish, needed: int) -> int:
@@ -282,41 +236,6 @@ class Connection:
                 )
             sleep(_TICK)
         return free
-
-    def _check(self) -> None:
-        """Refuse machines whose results would be others, or that lack what workers need."""
-        ray = self.ray
-
-        def look() -> Any:  # a function inside of another one travels by value: it needs no fedkeel over there
-            try:
-                from fedkeel.local.cluster.alike import facts
-
-                return facts()
-            except Exception as error:
-                return f"{type(error).__name__}: {error}"
-
-        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        task = ray.remote(num_cpus=0, max_retries=0)(look)
-        asked = {task.options(scheduling_strategy=where(node.id, soft=False)).remote(): node for node in self.nodes}
-        ready, late = ray.wait([*asked], num_returns=len(asked), timeout=CONNECT_SECONDS)
-        for ref in late:
-            raise InputError(
-                f"executor.address: the machine {asked[ref].host} of the cluster does not answer within "
-                f"{CONNECT_SECONDS:.0f} seconds; take it out of the cluster, or start Ray there again"
-            )
-        for ref in ready:
-            host = asked[ref].host
-            try:
-                theirs = ray.get(ref)
-            except Exception as error:
-                theirs = words(error)
-            if isinstance(theirs, str):
-                raise InputError(
-                    f"executor.address: the machine {host} of the cluster cannot import fedkeel ({label(theirs)}); "
-                    "install the same version there"
-                )
-            if reason := alike.objection(host, theirs):
-                raise InputError(f"executor.address: {reason}")
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

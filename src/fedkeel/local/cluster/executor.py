@@ -84,7 +84,8 @@ class OnCluster:
         packed = [pack(orders.pick(np.array(rows))) for rows in stacks]
         uses = Counter(id(tensor) for _, tensors in packed for tensor in tensors)
         work = self._steps(orders, stacks)
-        columns, sums, left = Columns(), Columns(), self._pieces(orders, stacks, work)
+        columns, left = Columns(), self._pieces(orders, stacks, work)
+        sums: Columns | None = None
         seconds, done, adds_up = 0.0, 0.0, set[bool]()
         for _ in range(TRIES):
             call, kept = next(self._calls), Kept()
@@ -129,7 +130,7 @@ class OnCluster:
                 f"{LESS_MEMORY}"
             )
         self._pace = seconds / done if done else 0.0
-        return Trained(columns | sums)
+        return Trained(columns | (sums or {}))
 
     def _steps(self, orders: Orders, stacks: Sequence[Sequence[int]]) -> list[float]:
         """Of each stack."""
@@ -169,7 +170,7 @@ class OnCluster:
         shapes = {name: tuple(tensor.shape[1:]) for name, tensor in part.items()} | {"lr": (int(orders.epochs.max()),)}
         return self._lender.lend({n: ((len(orders), *shapes[n]), tensor.dtype) for n, tensor in part.items()})[1]
 
-    def _delivered(self, call: int, kept: Kept) -> tuple[Columns, list[int]]:
+    def _delivered(self, call: int, kept: Kept) -> tuple[Columns | None, list[int]]:
         """(The sums over all stacks of a call, the stacks whose sums were lost on the way).
 
         The workers of a machine add theirs up one after the other, and the last one sends them.
@@ -183,7 +184,8 @@ class OnCluster:
             for seat in seats:
                 ref = seat.actor.deliver.remote(call, ref)
             chains[ref] = node
-        sums, lost = Columns(), list[int]()
+        sums: Columns | None = None
+        lost = list[int]()
         for ref, node in chains.items():
             told = self._pool.answer(ref, by_machine[node])
             if isinstance(told, Failed):

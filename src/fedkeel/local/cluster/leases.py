@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedkeel.errors import FedkeelError
-from fedkeel.local.cluster.connection import Wish
 from fedkeel.local.cluster.pool import Pool
+from fedkeel.local.cluster.wish import Wish
 from fedkeel.local.settings import ExecutorSettings
 
 _pool: Pool | None = None

@@ -12,9 +12,10 @@ from typing import Any
 
 from fedkeel.errors import InputError, MishapError, counted
 from fedkeel.local.cluster import alike
-from fedkeel.local.cluster.connection import Connection, Wish
+from fedkeel.local.cluster.connection import Connection
 from fedkeel.local.cluster.losses import Losses, kinds, last_line
 from fedkeel.local.cluster.store import Store
+from fedkeel.local.cluster.wish import Wish
 from fedkeel.local.cluster.worker import Worker
 from fedkeel.local.executors.worker import LESS_MEMORY
 from fedkeel.local.native import library

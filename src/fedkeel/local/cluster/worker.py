@@ -110,7 +110,8 @@ class Worker:
 
         `opened` is the workshop with this key, which stays until it is forgotten.
         """
-        made, found, begun = list[Columns](), Columns(), perf_counter()
+        made, begun = list[Columns](), perf_counter()
+        found: Columns | None = None
         try:
             trainer, _ = self._parts(key, opened)
             held = self._taken(parcel)
@@ -118,10 +119,10 @@ class Worker:
             for stack in stacks:
                 orders = unpack(stack.packed, [held[number] for number in stack.numbers])
                 rows, sums = divided(trainer(orders, limit))
-                made.append(rows)
                 found = add(found, sums)
+                made.append(rows)
             if found:
-                self._sums[call] = add(self._sums.get(call, {}), found)
+                self._sums[call] = add(self._sums.get(call), found)
             return Reply(freeze(made), bool(found), perf_counter() - begun)
         except Exception as error:
             return Stuck(len(made), Failed.of(error))
@@ -131,7 +132,7 @@ class Worker:
         try:
             if isinstance(earlier, Failed):
                 return earlier
-            return freeze(add(thaw(earlier) if earlier else {}, self._sums.pop(call)))
+            return freeze(add(thaw(earlier) if earlier else None, self._sums.pop(call)))
         except Exception as error:
             return Failed.of(error)
 

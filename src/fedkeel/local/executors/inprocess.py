@@ -31,11 +31,12 @@ class InProcess:
     lender: Lender = field(default_factory=lambda: Lender(shared=False))
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
-        orders, columns, sums = Orders.of(orders), Columns(), Columns()
+        orders, columns = Orders.of(orders), Columns()
         w = self._lent({"w": orders.start[0]}, len(orders))["w"]
         stacks = plan(orders, self.trainer.data, self.trainer.local, self.stack)
         if len(stacks) == 1 and consecutive(stacks[0]):
             return Trained(self.trainer(orders, limit, w))
+        sums: Columns | None = None
         for rows in stacks:
             span = consecutive(rows)
             part, more = divided(self.trainer(orders.pick(np.array(rows)), limit, w[span] if span else None))
@@ -45,7 +46,7 @@ class InProcess:
                 rest["lr"] = part["lr"].new_empty(int(orders.epochs.max()))
                 columns = {"w": w, **self._lent(rest, len(orders))}
             put(part, rows, columns)
-        return Trained(columns | sums)
+        return Trained(columns | (sums or {}))
 
     def _lent(self, like: Columns, rows: int) -> Columns:
         """Columns with so many rows, each like the tensor of its name."""

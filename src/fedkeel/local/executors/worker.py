@@ -153,7 +153,7 @@ class _Worker:
         self._evaluator = evaluator
         self._reader = Reader()
         self._held: list[tuple[Sequence[int], Columns]] = []
-        self._sums: Columns = {}
+        self._sums: Columns | None = None
 
     def serve(self, request: Request) -> Done:
         match request:
@@ -164,8 +164,8 @@ class _Worker:
                 for rows, part in self._held:
                     put(part, rows, {name: columns[name] for name in part})
                 for name in (name for name in columns if name.startswith(SUM)):
-                    columns[name][self._post.number] = self._sums.get(name, 0.0)
-                self._held, self._sums = [], {}
+                    columns[name][self._post.number] = (self._sums or {}).get(name, 0.0)
+                self._held, self._sums = [], None
                 return Done()
             case TestRequest():
                 inputs = self._reader.tensors(request.inputs)
@@ -185,7 +185,7 @@ class _Worker:
     def _train(self, request: TrainRequest) -> Done:
         orders = unpack(request.orders, [*self._reader.tensors(request.inputs).values()])
         outputs = self._reader.tensors(request.outputs)
-        self._held, self._sums = [], {}
+        self._held, self._sums = [], None
         held: Kinds | None = None
         for ticket in self._draw():
             rows = request.stacks[ticket]
