@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class Case:
     per_round: int
     samples: int
     stack: int
+    reduced: bool = False
+    """Whether only the mean of the weights comes back (`reduce`)."""
 
     def workshop(self) -> tuple[Workshop, Orders]:
         """Everything that training needs, and the orders of a round."""
@@ -82,7 +84,7 @@ class Case:
         asks = shop.executor(SERIAL)
         orders = Orders.of(first_orders(experiment, data, FlatModel(module), asks))
         asks.close()
-        return shop, orders
+        return shop, orders.but(share=np.full(len(orders), 1 / len(orders))) if self.reduced else orders
 
 
 IMAGE = (1, 28, 28)
@@ -94,6 +96,9 @@ CASES = (
     Case("linear, 7,850 weights, 1,000 clients, stacks of 250", "linear", IMAGE, 2_000, 1_000, 6, 250),
     Case("LeNet-5, 10 clients", "lenet5", IMAGE, 100, 10, 60, 1),
     Case("MLP-400, 10 clients", "mlp-400", IMAGE, 100, 10, 60, 1),
+    Case("linear, 7,850 weights, 1,000 clients, stacks of 250, `reduce`", "linear", IMAGE, 2_000, 1_000, 6, 250, True),
+    Case("LeNet-5, 10 clients, `reduce`", "lenet5", IMAGE, 100, 10, 60, 1, True),
+    Case("MLP-400, 10 clients, `reduce`", "mlp-400", IMAGE, 100, 10, 60, 1, True),
 )
 
 
@@ -131,8 +136,9 @@ def race(executors: dict[str, Executor], orders: Orders, seconds: float, line: L
             wall, own, trained = timed(executor, told)
             more = line.bytes if line else (0.0, 0.0)
             taken[name].append((wall, own, more[0] - sent[0], more[1] - sent[1]))
-            first = trained.w.clone() if first is None else first
-            assert torch.equal(first, trained.w), name
+            result = torch.cat([trained.w.flatten().double(), *trained.sums.values()])
+            first = result if first is None else first
+            assert torch.equal(first, result), name
             del trained
         rounds += 1
     found = {}
@@ -182,6 +188,7 @@ def inside(told: Row) -> list[Row]:
                             "case": case.name,
                             "clients": case.per_round,
                             "stack": case.stack,
+                            "reduced": case.reduced,
                             "weights": orders.start[0].numel(),
                             "workers": workers,
                             "delay": delay / 1e3,
@@ -253,7 +260,7 @@ def doublings(size: float) -> float:
 
 def calls(stacks: int, workers: int, stack_bytes: int, seconds: float) -> int:
     """Into how many calls the executor divides so many equal stacks: large ones at first, single stacks at the end."""
-    most, rest, made = max(1, LARGEST // stack_bytes), stacks, 0
+    most, rest, made = max(1, LARGEST // (stack_bytes or 1)), stacks, 0
     while rest > 0:
         share = min(rest / workers, max(rest / (2 * workers), SHORTEST / seconds))
         size = min(most, max(1, ceil(share)))
@@ -281,11 +288,14 @@ class Round:
     """That driver and workers share; infinite if each has one of its own."""
     carried: bool = False
     """Whether packets are carried by `network.py`, which has a limit of its own."""
+    reduced: bool = False
+    """Whether the mean of the weights comes back, which the workers of a machine add up one after the other."""
 
     @classmethod
     def of(cls, row: Row) -> Round:
         """One that was measured here: all machines are this one."""
-        same = {name: row[name] for name in ("clients", "stack", "weights", "compute", "workers", "delay", "rate")}
+        names = ("clients", "stack", "weights", "compute", "workers", "delay", "rate", "reduced")
+        same = {name: row[name] for name in names}
         apart = row["place"] == "network"
         return cls(**same, machines=row["workers"] if apart else 0, cores=CORES, carried=apart)
 
@@ -295,7 +305,9 @@ class Round:
 
     @property
     def back(self) -> float:
-        """Bytes of the clients' weights."""
+        """Bytes of the clients' weights, or of a sum for each machine, in float64."""
+        if self.reduced:
+            return 8.0 * self.weights * min(max(1, self.machines), self.stacks)
         return 4.0 * self.clients * self.weights
 
     @property
@@ -304,8 +316,19 @@ class Round:
         return 4.0 * self.weights * min(self.machines, self.stacks)
 
     @property
+    def busy(self) -> int:
+        """Workers that have something to do."""
+        return min(self.workers, self.stacks)
+
+    @property
     def calls(self) -> int:
-        return calls(self.stacks, self.workers, 4 * self.stack * self.weights, self.compute / self.stacks)
+        size = 0 if self.reduced else 4 * self.stack * self.weights
+        return calls(self.stacks, self.workers, size, self.compute / self.stacks)
+
+    @property
+    def chain(self) -> int:
+        """Calls that deliver sums, one after the other on each machine."""
+        return ceil(self.busy / max(1, min(self.machines, self.stacks))) if self.reduced else 0
 
     @property
     def most(self) -> int:
@@ -338,15 +361,18 @@ class Model:
 
     def parts(self, each: Round) -> dict[str, float]:
         """Seconds of everything."""
-        driver = self.begin + self.call * each.calls + self.stack * each.stacks + self.byte * each.back
-        busy = min(each.workers, each.stacks)
-        training = ceil(each.stacks / busy) * each.compute / each.stacks
-        worker = training + self.work * each.most + self.sent * each.back / busy
-        shared = (driver + each.compute + self.work * each.calls + self.sent * each.back) / each.cores
+        sums = each.busy if each.reduced else 0  # each of them is a call, and has a tensor of its own to hand on
+        handed = each.busy * 8.0 * each.weights if each.reduced else each.back
+        driver = self.begin + self.call * (each.calls + sums) + self.stack * each.stacks + self.byte * each.back
+        training = ceil(each.stacks / each.busy) * each.compute / each.stacks
+        last = each.chain * (self.work + self.sent * 8.0 * each.weights)
+        worker = training + self.work * each.most + (last if each.reduced else self.sent * each.back / each.busy)
+        shared = (driver + each.compute + self.work * (each.calls + sums) + self.sent * handed) / each.cores
         rate = min(each.rate or inf, self.carrier if each.carried else inf)
-        answer, weights = each.back / each.calls, 4.0 * each.weights
-        windows = each.most * (answer > SMALL) * doublings(answer) + (weights > SMALL) * doublings(weights)
-        trips = self.trips * each.most + self.windows * windows
+        most, weights = each.most + (1 if each.reduced else 0), 4.0 * each.weights
+        answer, answers = (8.0 * each.weights, 1) if each.reduced else (each.back / each.calls, each.most)
+        windows = answers * (answer > SMALL) * doublings(answer) + (weights > SMALL) * doublings(weights)
+        trips = self.trips * most + self.windows * windows
         return {
             "driver": driver,
             "workers": worker,
@@ -365,7 +391,7 @@ class Model:
         """The driver's from its processor time, the rest from seconds of rounds; relative errors count."""
         rounds = [Round.of(row) for row in rows]
         own = np.array([row["driver_cpu"] for row in rows])
-        costs = np.array([[each.calls, each.stacks, each.back, 1.0] for each in rounds])
+        costs = np.array([[each.calls + each.reduced * each.busy, each.stacks, each.back, 1.0] for each in rounds])
         driver = nnls(costs / own[:, None], np.ones(len(own)))[0]
         seconds = np.log([row["median"] for row in rows])
         first = np.log([1e-3, 1e-9, 5e-3, 1.0, 1.0, 2e8])
@@ -408,7 +434,7 @@ def costs() -> list[Row]:
     """Seconds of one such client on one core of this machine."""
     torch.set_num_threads(1)
     rows = []
-    for case in MILLION:
+    for case in (replace(case, reduced=reduced) for case in MILLION for reduced in (False, True)):
         shop, orders = case.workshop()
         native = shop.not_native is None
         common: Row = {"native": True, "stack": case.stack, "channels_last": False}
@@ -418,6 +444,7 @@ def costs() -> list[Row]:
         rows.append(
             {
                 "case": case.name,
+                "reduced": case.reduced,
                 "weights": orders.start[0].numel(),
                 "seconds": seconds / case.per_round,
                 "native": native,
@@ -427,12 +454,12 @@ def costs() -> list[Row]:
 
 
 def predictions(model: Model, costs: Sequence[Row]) -> list[Row]:
-    """The best stack for each, and what limits the round then; beside it, each client in a call of its own."""
+    """The best stack for each, with and without `reduce`, and what limits the round; beside it, stacks of one."""
     rows = []
     for cost in costs:
         ways = []
         for stack in STACKS:
-            each = Round(MANY, stack, cost["weights"], MANY * cost["seconds"], **FAR)
+            each = Round(MANY, stack, cost["weights"], MANY * cost["seconds"], **FAR, reduced=cost["reduced"])
             ways.append(
                 {
                     **cost,
@@ -444,7 +471,7 @@ def predictions(model: Model, costs: Sequence[Row]) -> list[Row]:
                 }
             )
         best = min(ways, key=lambda way: way["total"])
-        rows += [ways[0], best] if best is not ways[0] else [best]
+        rows += [ways[0], best] if best is not ways[0] and not cost["reduced"] else [best]
     return rows
 
 
@@ -525,7 +552,8 @@ def far(model: Model, costs: Sequence[Row]) -> str:
     for row in predictions(model, costs):
         found = [f"{row[name]:.2f}" for name in terms]
         rest = [f"**{row['total']:.2f}**", f"{MANY / row['total']:,.0f}", max(terms, key=row.__getitem__)]
-        lines.append([row["case"], str(row["stack"]), f"{row['calls']:,}", f"{row['back'] / 1e9:.2f}", *found, *rest])
+        name = row["case"] + (", `reduce`" if row["reduced"] else "")
+        lines.append([name, str(row["stack"]), f"{row['calls']:,}", f"{row['back'] / 1e9:.2f}", *found, *rest])
     heads = ["client", "stack", "calls", "GB back", *(f"{name}, s" for name in terms)]
     return table([*heads, "round, s", "clients/s", "limit"], lines)
 

@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     from hypothesis import settings
+
+    for number in (signal.SIGINT, signal.SIGHUP):  # background jobs of a shell ignore them, with all that they start
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     settings.register_profile("steady", deadline=None, derandomize=True)  # shared machines stall; tests never time
     settings.register_profile("few", settings.get_profile("steady"), max_examples=FEW)

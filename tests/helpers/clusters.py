@@ -116,9 +116,9 @@ ALONE = {"kind": "ray", "stack": 0, "channels_last": False, "native": False, "wo
 """Settings of an executor with a cluster of its own."""
 
 
-def trained(algorithm: str, model: nn.Module, executor: dict[str, Any], out: Path) -> Result:
+def trained(algorithm: str, model: nn.Module, executor: dict[str, Any], out: Path, **more: Any) -> Result:
     experiment = Experiment(
         algorithm=small(algorithm), rounds=3, per_round=5, local={"epochs": 2, "batch_size": 4, "lr": 0.1},
-        executor=executor,
+        executor=executor, **more,
     )  # fmt: skip
     return run(experiment, out, data=federation.data(), model=model)

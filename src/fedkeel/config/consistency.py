@@ -6,6 +6,7 @@ from typing import Any
 
 from fedkeel.config import usercode
 from fedkeel.errors import InputError, shown
+from fedkeel.methods.server import only_mean
 from fedkeel.task.aim import check_share
 from fedkeel.task.metrics import KNOWN
 from fedkeel.task.task import LOSS, check_task, metric_names
@@ -20,6 +21,7 @@ def check(experiment: Described) -> None:
     _check_work(experiment)
     _check_pace(experiment)
     _check_uploads(experiment)
+    _check_reduce(experiment)
     _check_local(experiment)
     _check_executor(experiment)
     _check_task(experiment)
@@ -105,6 +107,25 @@ def _check_uploads(experiment: Described) -> None:
         raise InputError(
             "faults.corruptions: 'huge' needs gate.max_norm, as nothing else refuses such an upload; set gate.max_norm"
         )
+
+
+def _check_reduce(experiment: Described) -> None:
+    """Whether anybody needs the weights of single clients."""
+    if not experiment.reduce:
+        return
+    gate, server = experiment.gate, experiment.algorithm.rules()[1]
+    if only_mean(server) is None or server.looks_ahead:
+        raise InputError(
+            f"reduce cannot be used with {experiment.algorithm.label}, as its server looks at the weights of each "
+            "client; remove it"
+        )
+    for field, bound in (("gate.max_norm", gate.max_norm), ("gate.min_norm", gate.min_norm)):
+        if bound is not None:
+            raise InputError(
+                f"reduce hides the norms of single updates, which {field}={bound:g} needs; remove one of the two"
+            )
+    if experiment.evaluate_local:
+        raise InputError("reduce hides the models of single clients, which evaluate_local tests; remove one of the two")
 
 
 def _check_local(experiment: Described) -> None:

@@ -98,6 +98,8 @@ def checked(experiment: Experiment, sites: int) -> Experiment:
     client, server = experiment.algorithm.rules()
     if getattr(client, "reward", "local") == "proxy":
         raise InputError("algorithm.reward=proxy needs samples of other sites, which stay there; use reward=local")
+    if experiment.reduce:
+        raise InputError(f"reduce is for simulations; remove it from {EXPERIMENT}")
     if server.looks_ahead:
         raise InputError("algorithm.diagnose trains what stragglers missed, which only a simulation can; remove it")
     return experiment

@@ -24,11 +24,11 @@ from fedkeel.local.work import steps
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.returned import left_alone
-from fedkeel.methods.types import Message, Sends
+from fedkeel.methods.types import Message, Sends, exact_sum
 from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.many import Orders
-from fedkeel.wire.orders import Columns, Order, Same, divided, stacked, stacked_fresh
+from fedkeel.wire.orders import MEAN, SUM, Columns, Order, Same, divided, stacked, stacked_fresh
 from fedkeel.wire.transform import Chain, Where, apart, decoded, encoded
 
 _SPECIAL = {"lr", "slot", "fresh"}
@@ -58,8 +58,9 @@ class Trainer:
     ) -> Columns:
         """One row an order; the weights may be put into `out` [orders, D].
 
-        With `encode`, what travels takes the place of the weights: `update`, and `beside/...` of transforms. Leaves
-        torch's global generators as it found them.
+        Weights that are to stay where they are (`Orders.stay`) have no columns. With `encode`, what travels takes the
+        place of the weights: `update`, and `beside/...` of transforms. Leaves torch's global generators as it found
+        them.
         """
         assert not self.gradient.alone or len(orders) == 1
         orders = Orders.of(orders)
@@ -83,7 +84,7 @@ class Trainer:
             # The server reads other weights than were trained: only those are put into `out`.
             with left_alone(rule, "a hook", given):
                 adam = None if self.local.optimizer == "sgd" else Adam(self.local, moving)
-                outcome = train(job, rule, oracle, limit, None if wire else out, adam, between)
+                outcome = train(job, rule, oracle, limit, None if wire or orders.stay else out, adam, between)
         loss = oracle.loss
         sends = rule.sends(self.layout, orders.received[0])
         done = outcome.job.steps[:, 0].cpu()
@@ -102,6 +103,12 @@ class Trainer:
                 sent = {"w": w}
             message = {**message, **read}
             kept = {**kept, **after}
+        sums = _named("sum", outcome.job.sums.totals)
+        if orders.share is not None:
+            shares = torch.from_numpy(orders.share).to(start.device)[:, None]
+            sums[SUM + MEAN] = exact_sum(sent["w"], shares)
+        if orders.stay:
+            sent = {"w": start.new_empty(len(orders), 0)}
         return {
             **sent,
             "lr": _used(outcome.job),
@@ -111,7 +118,7 @@ class Trainer:
             "buffers": oracle.buffers,
             **_named("message", message),
             **_named("kept", kept),
-            **_named("sum", outcome.job.sums.totals),
+            **sums,
         }
 
     def _rule(self, orders: Orders) -> ClientRule:

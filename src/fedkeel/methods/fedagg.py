@@ -31,7 +31,7 @@ from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import Sums
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import Answers, Brief, Cohort, Inheriting, Plan, ServerState, Updates
-from fedkeel.methods.types import Chance, Multiple, Reading, ScheduleOver, Weight, lower_cap
+from fedkeel.methods.types import Chance, Multiple, Reading, ScheduleOver, Weight, Weighting, lower_cap
 from fedkeel.params import Layout
 
 STALLED = 1e-3
@@ -301,6 +301,10 @@ class MeanField(Control, Inheriting, Average):
         memory = {"rates": rates, "solved": solved, "trace": torch.stack(trace)}
         told = {"phi1": along} if self.direction == "aggregated" else {}  # so that clients end where the path does
         return replace(state, memory=memory), Brief({"rates": rates, **told})
+
+    @property
+    def needs_only_mean(self) -> Weighting:
+        return self.weighting
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """FedAvg's; and the reference for the next round, where clients recorded one."""

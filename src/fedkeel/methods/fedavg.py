@@ -20,9 +20,13 @@ class Average(ServerRule):
     weighting: Weighting = "samples"
     """How clients count in the mean: by their numbers of samples (`samples`) or all equally (`uniform`)."""
 
+    @property
+    def needs_only_mean(self) -> Weighting:
+        return self.weighting
+
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         shares = updates.shares(self.weighting)
-        mean = shares @ updates.w
+        mean = updates.mean(self.weighting)
         w = mean if self.server_lr == 1 else state.w + self.server_lr * (mean - state.w)
         return replace(state, w=w), shares
 

@@ -17,7 +17,7 @@ from fedkeel.methods.fedavg import Average
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState, Updates
 from fedkeel.methods.smoothed import SmoothedRate
-from fedkeel.methods.types import Reading, Weight
+from fedkeel.methods.types import Reading, Weight, Weighting
 from fedkeel.params import Layout
 
 
@@ -60,6 +60,10 @@ class MovingAverage(Average):
     """FedAvg's mean; sends the last global move."""
 
     pair = "fednorm"
+
+    @property
+    def needs_only_mean(self) -> Weighting:
+        return self.weighting
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"move": torch.zeros_like(w)})

@@ -34,10 +34,14 @@ class Adaptive(ServerRule):
         v = torch.full_like(w, self.tau**2 if self.initial_v == "tau2" else 0.0)
         return ServerState(w, {"m": torch.zeros_like(w), "v": v, "t": torch.zeros(1, dtype=torch.float64)})
 
+    @property
+    def needs_only_mean(self) -> Weighting:
+        return self.weighting
+
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
         """One step of the optimiser."""
         shares = updates.shares(self.weighting)
-        delta = shares @ updates.delta
+        delta = updates.mean_delta(self.weighting)
         m = self.beta1 * state.memory["m"] + (1 - self.beta1) * delta
         v = self.second_moment(state.memory["v"], delta.square())
         t = state.memory["t"] + 1

@@ -129,7 +129,7 @@ class Updates:
     """
 
     w: Tensor
-    """[m, D], the weights that came back."""
+    """[m, D], the weights that came back; [m, 0] where only their mean did (`ServerRule.needs_only_mean`)."""
     start: Tensor
     """[m, D], the global model each started from."""
     samples: Tensor
@@ -165,6 +165,18 @@ class Updates:
     """Whether the momentum is Nesterov's."""
     curve: Curve | None = None
     """As `Job.curve`."""
+    together: Tensor | None = None
+    """[D], float64, the mean of the weights, where it was formed where clients trained."""
+
+    def mean(self, weighting: Weighting) -> Tensor:
+        """[D], of the weights that came back."""
+        return self.shares(weighting) @ self.w if self.together is None else self.together.to(self.w.dtype)
+
+    def mean_delta(self, weighting: Weighting) -> Tensor:
+        """[D], of new minus old; all must have started from the same model."""
+        if self.together is None:
+            return self.shares(weighting) @ self.delta
+        return (self.together - self.start[0]).to(self.w.dtype)
 
     @property
     def delta(self) -> Tensor:

@@ -13,7 +13,7 @@ from fedkeel.methods.client import ClientRule, Course, Job, Message, Oracle, Sen
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.registry import method
 from fedkeel.methods.server import ServerState, Updates
-from fedkeel.methods.types import Decay
+from fedkeel.methods.types import Decay, Weighting
 from fedkeel.params import Layout
 
 Form = Literal["paper", "fedjax"]
@@ -60,6 +60,10 @@ class MomentumAverage(Average):
     """The decay rate of the server's momentum."""
     form: Form = "paper"
     """The form of a step with momentum m: (1 - beta) g + beta m (`paper`) or g + beta m (`fedjax`)."""
+
+    @property
+    def needs_only_mean(self) -> Weighting:
+        return self.weighting
 
     def init(self, w: Tensor, layout: Layout, samples: Tensor) -> ServerState:
         return ServerState(w, {"m": torch.zeros_like(w)})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedkeel.methods.client import ClientRule, Course, Job, Message, Oracle, Sends
 from fedkeel.methods.registry import method
-from fedkeel.methods.server import ServerRule, ServerState, Updates
+from fedkeel.methods.server import ServerRule, ServerState, Updates, Weighting
 from fedkeel.params import Layout
 
 
@@ -61,6 +61,10 @@ class ControlledAverage(ServerRule):
         """c = 0; N counts the clients that have data."""
         return ServerState(w, {"c": torch.zeros_like(w), "clients": (samples > 0).sum()})
 
+    @property
+    def needs_only_mean(self) -> Weighting:
+        return "uniform"
+
     def send(self, state: ServerState, client: int) -> Message:
         return {"c": state.memory["c"]}
 
@@ -68,7 +72,7 @@ class ControlledAverage(ServerRule):
         """The mean model moves by the mean over S, the control variate by the mean over all N."""
         shares = updates.shares("uniform")
         c = state.memory["c"] + updates.messages["c"].sum(0) / state.memory["clients"]
-        return ServerState(state.w + self.server_lr * (shares @ updates.delta), {**state.memory, "c": c}), shares
+        return ServerState(state.w + self.server_lr * updates.mean_delta("uniform"), {**state.memory, "c": c}), shares
 
 
 scaffold = method(

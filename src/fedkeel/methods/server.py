@@ -174,6 +174,16 @@ class ServerRule(Section):
         return None
 
     @property
+    def needs_only_mean(self) -> Weighting | None:
+        """How clients count in the mean of their weights, for a rule whose `aggregate` looks at nothing else of them.
+
+        Such a rule asks `Updates.mean` or `Updates.mean_delta`, and never `Updates.w` or `Updates.delta`. With
+        `reduce`, the mean is then formed where clients train. A class that has an `aggregate` of its own must say so
+        anew.
+        """
+        return None
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether `aggregate` is to be told what late clients would have sent (`Updates.completed`).
 
@@ -221,6 +231,15 @@ class ServerRule(Section):
     def report(self, state: ServerState) -> Message:
         """Numbers of the last round that a user wants to see: a row of `rounds.jsonl`."""
         return {}
+
+
+def only_mean(rule: ServerRule) -> Weighting | None:
+    """`needs_only_mean`, unless the rule has an `aggregate` for which that was not said."""
+    said, made = (
+        next(place for place, kind in enumerate(type(rule).__mro__) if name in vars(kind))
+        for name in ("needs_only_mean", "aggregate")
+    )
+    return rule.needs_only_mean if said <= made else None
 
 
 class Inheriting(ServerRule):

@@ -87,12 +87,17 @@ def mean_shares(samples: Tensor, draws: Tensor | None, weighting: Weighting) -> 
     return counts / counts.sum()
 
 
-def exact_sum(vectors: Tensor) -> Tensor:
+def exact_sum(vectors: Tensor, factors: Tensor | None = None) -> Tensor:
     """The sum [...] over the first axis, in float64 and the same to the bit in any order of addition.
 
-    Every addend is rounded to a multiple of 2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
+    `factors` [k, 1], float64, are what vectors [k, D] are multiplied by first. Every addend is rounded to a multiple of
+    2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
     """
     total = vectors.new_zeros(vectors.shape[1:], dtype=torch.float64)
-    for some in torch.split(vectors, max(1, _AT_ONCE // max(1, total.numel()))):
-        total += some.to(torch.float64, copy=True).mul_(_GRID).round_().sum(0)
+    rows = max(1, _AT_ONCE // max(1, total.numel()))
+    scales = vectors.new_full((len(vectors), *[1] * total.ndim), _GRID, dtype=torch.float64)
+    if factors is not None:
+        scales *= factors
+    for some, scale in zip(torch.split(vectors, rows), torch.split(scales, rows), strict=True):
+        total += some.to(torch.float64, copy=True).mul_(scale).round_().sum(0)  # a mixed product is slower
     return total.div_(_GRID)

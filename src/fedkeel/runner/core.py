@@ -12,6 +12,7 @@ from fedkeel.config.experiment import Experiment
 from fedkeel.config.userdraw import Draw
 from fedkeel.data.federated import FederatedData
 from fedkeel.local.work import seen
+from fedkeel.methods.server import only_mean
 from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
 from fedkeel.server.core import Core
@@ -51,6 +52,7 @@ def new_core(
         evaluate_every=experiment.evaluate_every,
         within=experiment.schedule.deadline_seconds,
         keep_models=experiment.evaluate_local,
+        mean=only_mean(rule) if experiment.reduce else None,
         persists=persists,
     )
     return Core(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from fedkeel.methods.types import Weighting, mean_shares
 from fedkeel.server.events import Arrived, ArrivedTogether
 from fedkeel.server.gate import Claim, Claims
 from fedkeel.server.stateful import Stateful
@@ -175,6 +178,12 @@ class Landed:
             some(self.bytes_up),
             some(self.uploads) if len(self.uploads) == len(self) else [],
         )
+
+    def with_shares(self, samples: NDArray[np.int64], weighting: Weighting) -> Landed:
+        """The same, but only the mean of their weights is wanted; `samples` [N] are all clients'."""
+        counts = torch.from_numpy(samples[self.orders.client][:, None])
+        draws = None if self.draws is None else torch.tensor(self.draws)
+        return replace(self, orders=self.orders.but(share=mean_shares(counts, draws, weighting).numpy()))
 
     def __len__(self) -> int:
         return len(self.nbytes)

@@ -219,8 +219,11 @@ class Core(Stateful):
 
     def _collect(self, landed: Landed, again: bool = False) -> list[ev.Command]:
         """Get the contents of the uploads that are taken in now."""
+        come = len(landed.uploads) == len(landed)
+        if self._settings.mean is not None and not come:
+            landed = landed.with_shares(self._samples, self._settings.mean)
         self._taking, self._again = landed, again
-        if len(landed.uploads) == len(landed):
+        if come:
             return self._take(ev.Delivered(self._now, assembled(landed.uploads)))
         return [ev.Collect(landed.orders, again)]
 

@@ -92,7 +92,7 @@ class Gate(Stateful):
         known to be finite, so they are checked again only if they were `altered` on the way.
         """
         orders = Orders.of(orders)
-        count, size, start = len(orders), self._layout.size, orders.start[0]
+        count, size, start = len(orders), 0 if orders.stay else self._layout.size, orders.start[0]
         if trained.w.shape != (count, size):
             return [Refusal("wrong shape", f"weights must be [{size}]; got {[*trained.w.shape[1:]]}")] * count
         if trained.w.dtype != start.dtype:

@@ -20,7 +20,7 @@ from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
 from fedkeel.server.stateful import Stateful
-from fedkeel.wire.orders import Trained, stacked, stacked_fresh
+from fedkeel.wire.orders import MEAN, Trained, stacked, stacked_fresh
 from fedkeel.wire.sizes import WITH_BUFFERS
 
 
@@ -110,7 +110,8 @@ class GlobalModel(Stateful):
 
     def _given(self, updates: Updates) -> list[Tensor]:
         """What a rule must not change in place."""
-        return [self.state.w, *self.state.memory.values(), updates.w, updates.start, *updates.messages.values()]
+        mean = [] if updates.together is None else [updates.together]
+        return [self.state.w, *self.state.memory.values(), updates.w, updates.start, *updates.messages.values(), *mean]
 
     def _mix_buffers(self, arrived: Tensor, receipt: Receipt) -> None:
         """A new version mixes in the plain mean of all statistics since the last one, with their updates' weight."""
@@ -145,12 +146,13 @@ class GlobalModel(Stateful):
             self.state = replace(self.state, w=torch.where(self._frozen, before, self.state.w))
 
     def _updates(self, landed: Landed, trained: Trained) -> Updates:
-        orders, device = landed.orders, trained.w.device
+        orders, device, sums = landed.orders, trained.w.device, dict(trained.sums)
+        together = sums.pop(MEAN, None)
         fresh = None if orders.all_have("fresh", None) else stacked_fresh(orders, device)
         start = stacked(orders.start, device)
         completed = trained.completed
         return Updates(
-            w=self._travelled(trained.w, start),
+            w=trained.w if orders.stay else self._travelled(trained.w, start),
             start=start,
             samples=torch.from_numpy(self._samples[orders.client][:, None]).to(device),
             epochs=torch.from_numpy(orders.epochs[:, None].copy()),
@@ -158,7 +160,7 @@ class GlobalModel(Stateful):
             lr=trained.lr,
             messages=trained.messages,
             layout=self.layout,
-            sums=trained.sums,
+            sums=sums,
             asked=self._epochs,
             draws=None if landed.draws is None else torch.tensor(landed.draws, device=device),
             momentum=self._momentum,
@@ -169,6 +171,7 @@ class GlobalModel(Stateful):
             completed=None if completed is None else self._travelled(completed, start),
             nesterov=self._nesterov,
             curve=self._curve,
+            together=None if together is None else self._travelled(together[None], start[:1])[0],
         )
 
     def _travelled(self, w: Tensor, start: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from fedkeel.config.userdraw import Draw
 from fedkeel.errors import FedkeelError
 from fedkeel.methods.returned import check_message, check_plan, check_question
 from fedkeel.methods.server import Answers, Brief, Cohort, Plan, Progress, ServerRule, ServerState
-from fedkeel.methods.types import Message, nbytes
+from fedkeel.methods.types import Message, Weighting, nbytes
 from fedkeel.server.events import Survey
 from fedkeel.server.model import GlobalModel
 from fedkeel.server.stateful import Stateful
@@ -46,6 +46,8 @@ class JobSettings:
     """Seconds that a job of a round may take."""
     keep_models: bool
     """Whether models are to be tested as they come back."""
+    mean: Weighting | None = None
+    """How clients count in the mean of their weights, if the world is to form it; None: all weights come back."""
     persists: bool = False
     """Whether a round without any update is repeated; then the world decides when to give up. Otherwise it counts as a
     round, and the server gives up after many of them."""

@@ -19,8 +19,11 @@ T = TypeVar("T")
 Numbers = NDArray[np.int64]
 Column = Same[T] | list[T]
 
+Shares = NDArray[np.float64]
+
 _NUMBERS = frozenset({"job", "client", "round", "epochs", "wave", "version", "slot"})
 _FIELDS = tuple(each.name for each in fields(Order))
+COLUMNS = (*_FIELDS, "share")
 
 
 class Orders(Sequence[Order]):
@@ -49,9 +52,11 @@ class Orders(Sequence[Order]):
     kept: Column[Message]
     survey: Column[bool]
     fresh: Column[Fresh[int] | None]
+    share: Shares | None = None
+    """[m], each client's share in the mean of their weights, where only that mean is wanted. No order has this."""
 
     def __init__(self, **columns: Any) -> None:
-        """All columns."""
+        """All columns; `share` may be missing."""
         vars(self).update(columns)
 
     @classmethod
@@ -94,18 +99,23 @@ class Orders(Sequence[Order]):
         """`Order.drawn`"""
         return np.where(self.wave, self.wave, self.round)
 
+    @property
+    def stay(self) -> bool:
+        """Whether trained weights stay where they are: only what clients answer is wanted, or their mean."""
+        return self.share is not None or self.survey[0]
+
     def but(self, **columns: Any) -> Orders:
         """The same orders with some columns replaced."""
-        return Orders(**{name: columns[name] if name in columns else getattr(self, name) for name in _FIELDS})
+        return Orders(**{name: columns[name] if name in columns else getattr(self, name) for name in COLUMNS})
 
     def pick(self, rows: NDArray[np.int64]) -> Orders:
         """Some of them, in this order."""
-        return Orders(**{name: picked(getattr(self, name), rows) for name in _FIELDS})
+        return Orders(**{name: picked(getattr(self, name), rows) for name in COLUMNS})
 
     @classmethod
     def joined(cls, parts: Sequence[Orders]) -> Orders:
         """All rows of these, one part after the other."""
-        return parts[0] if len(parts) == 1 else cls(**{name: _joined(name, parts) for name in _FIELDS})
+        return parts[0] if len(parts) == 1 else cls(**{name: _joined(name, parts) for name in COLUMNS})
 
     def __len__(self) -> int:
         return len(vars(self).get("rows") or self.job)
@@ -140,6 +150,8 @@ class Orders(Sequence[Order]):
 
 def picked(column: Any, rows: NDArray[np.int64]) -> Any:
     """Some rows of a column of any kind, in this order."""
+    if column is None:
+        return None
     if isinstance(column, Same):
         return Same(column.value, len(rows))
     return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows.tolist()]
@@ -147,7 +159,9 @@ def picked(column: Any, rows: NDArray[np.int64]) -> Any:
 
 def _joined(name: str, parts: Sequence[Orders]) -> Any:
     columns = [getattr(part, name) for part in parts]
-    if name in _NUMBERS:
+    if any(column is None for column in columns):
+        return None
+    if name in _NUMBERS or name == "share":
         return np.concatenate(columns)
     first = columns[0]
     if all(isinstance(column, Same) and column.value is first.value for column in columns):

@@ -116,6 +116,8 @@ Columns = dict[str, Tensor]
 Tensors called `sum/...` have no rows: they belong to all orders together.
 """
 SUM = "sum/"
+MEAN = "mean of the weights"
+"""The name of the sum that stands for the weights, where these stay where they were trained (`Orders.share`)."""
 
 
 @dataclass(frozen=True)

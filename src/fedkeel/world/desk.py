@@ -54,6 +54,10 @@ class Desk(Stateful):
         return trained
 
     def _collected(self, orders: Orders, most: int) -> Trained:
+        if orders.share is not None:  # their mean is wanted, so they train together, and nobody else with them
+            for job in orders.numbers("job"):
+                self._ready.pop(job, None)
+            return self.train(orders)
         missing = [order for order in orders if order.job not in self._results]
         if missing:
             jobs = {order.job for order in missing}

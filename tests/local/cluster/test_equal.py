@@ -23,6 +23,7 @@ from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import Job, Message, Oracle, methods
 from fedkeel.methods.job import Sums
 from fedkeel.params import FlatModel, Layout
+from fedkeel.wire.many import Orders
 from tests.helpers import federation
 from tests.helpers.clusters import cluster
 from tests.helpers.declared import Anything
@@ -150,6 +151,25 @@ def test_a_run_that_is_stopped_goes_on(
     here, there = left(tmp_path / "here"), left(tmp_path / "there")
     differ = {name for name in here if here[name] != there[name]}
     assert differ <= {"experiment.yaml", "run.json", "summary.json", "learning_curve.png"}
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedagg"])
+def test_only_the_mean_comes_back(asked: dict[str, Any], algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each machine adds up what its workers have trained."""
+    monkeypatch.setitem(federation.EXECUTORS, "ray", {**asked, "stack": 3})
+    here, there = (
+        federation.train(algorithm, kind, federation.net(4), reduce=True, per_round=5)[0] for kind in ("stack 3", "ray")
+    )
+    assert torch.equal(models(here), models(there))
+    shop = workshop()
+    made, share = Orders.of(orders(shop)), np.arange(1.0, 8.0) / 28
+    executor = shop.executor(ExecutorSettings(**asked, stack=0))
+    together = executor.train(made.but(share=share))
+    assert together.w.shape == (7, 0)
+    (mean,) = together.sums.values()
+    want = share @ shop.executor(settings("serial")).train(made).w.double().numpy()
+    assert np.abs(mean.numpy() - want).max() <= 7 * 2.0**-36
+    executor.close()
 
 
 def images() -> FederatedData:

@@ -94,11 +94,12 @@ def test_a_worker_that_is_killed_changes_nothing(local: Local, algorithm: str, t
 
 def test_a_node_that_is_killed_changes_nothing(local: Local, tmp_path: Path) -> None:
     """The run goes on with those that are left, and with a node that comes."""
-    node = local.add()
+    node, more = local.add(), {"reduce": True}
     (tmp_path / "kills").mkdir()
-    here = trained("fedagg", Fatal(tmp_path / "kills", raylet=True), SERIAL, tmp_path / "here")
+    here = trained("fedagg", Fatal(tmp_path / "kills", raylet=True), SERIAL, tmp_path / "here", **more)
     (tmp_path / "kills" / str(local.raylet(node))).touch()
-    there = trained("fedagg", Fatal(tmp_path / "kills", raylet=True), asked(local, workers=3), tmp_path / "there")
+    executor = asked(local, workers=3)
+    there = trained("fedagg", Fatal(tmp_path / "kills", raylet=True), executor, tmp_path / "there", **more)
     assert not [*(tmp_path / "kills").iterdir()]
     assert torch.equal(FlatModel(here.model).w, FlatModel(there.model).w)
     assert history(tmp_path / "here") == history(tmp_path / "there")

@@ -143,7 +143,8 @@ class OnCluster:
         The longest stacks come first. So workers end at about the same time, even if some are faster than others. But
         calls are not shorter than `SHORTEST`, as far as the last round tells.
         """
-        most = [max(1, LARGEST // (orders.start[rows[0]].nbytes * len(rows) or 1)) for rows in stacks]
+        size = 0 if orders.stay else orders.start[0].nbytes
+        most = [max(1, LARGEST // (size * len(rows) or 1)) for rows in stacks]
         pieces, piece, rest = list[Piece](), list[int](), sum(work)
         share = done = 0.0
         for place in range(len(stacks)):

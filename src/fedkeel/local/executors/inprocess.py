@@ -32,7 +32,7 @@ class InProcess:
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
         orders, columns = Orders.of(orders), Columns()
-        w = self._lent({"w": orders.start[0]}, len(orders))["w"]
+        w = self._lent({"w": orders.start[0][: 0 if orders.stay else None]}, len(orders))["w"]
         stacks = plan(orders, self.trainer.data, self.trainer.local, self.stack)
         if len(stacks) == 1 and consecutive(stacks[0]):
             return Trained(self.trainer(orders, limit, w))

@@ -5,28 +5,25 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
-from fedkeel.wire.many import Orders
+from fedkeel.wire.many import COLUMNS, Orders
 from fedkeel.wire.orders import Order
-
-_NAMES = [each.name for each in fields(Order)]
 
 
 def pack(orders: Sequence[Order]) -> tuple[bytes, list[Tensor]]:
     """The orders column by column, and the tensors that they hold."""
     file, made = io.BytesIO(), Orders.of(orders)
     packer = _Packer(file, pickle.HIGHEST_PROTOCOL)
-    packer.dump([getattr(made, name) for name in _NAMES])
+    packer.dump([getattr(made, name) for name in COLUMNS])
     return file.getvalue(), packer.tensors
 
 
 def unpack(packed: bytes, tensors: Sequence[Tensor]) -> Orders:
     """The orders; `tensors` are those that were packed, or copies of them."""
-    return Orders(**dict(zip(_NAMES, _Unpacker(io.BytesIO(packed), tensors).load(), strict=True)))
+    return Orders(**dict(zip(COLUMNS, _Unpacker(io.BytesIO(packed), tensors).load(), strict=True)))
 
 
 def _tensor(number: int) -> Tensor:

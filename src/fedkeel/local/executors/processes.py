@@ -39,6 +39,7 @@ from fedkeel.local.executors.worker import (
     agreed,
 )
 from fedkeel.local.trainer import Trainer, plan
+from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import SUM, Columns, Order, Trained
 
 SHOWN = 5  # clients named in a message
@@ -68,6 +69,7 @@ class Processes:
         self._sent: Columns = {}
 
     def train(self, orders: Sequence[Order], limit: int | None = None) -> Trained:
+        orders = Orders.of(orders)
         stacks = plan(orders, self._trainer.data, self._trainer.local, self._stack)
         packed, tensors = pack(orders)
         inputs = self._send({str(number): tensor for number, tensor in enumerate(tensors)})
@@ -82,10 +84,10 @@ class Processes:
             columns |= {name: tensor.sum(0) if name.startswith(SUM) else tensor for name, tensor in rest.items()}
         return Trained(columns)
 
-    def _numbers(self, orders: Sequence[Order]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    def _numbers(self, orders: Orders) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         first, count = orders[0], len(orders)
         return {
-            "w": ((count, *first.start.shape), first.start.dtype),
+            "w": ((count, 0 if orders.stay else len(first.start)), first.start.dtype),
             "buffers": ((count, *first.buffers.shape), first.buffers.dtype),
             "lr": ((count, max(order.epochs for order in orders)), first.lr.dtype),
             "steps": ((count,), torch.int64),
