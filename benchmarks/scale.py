@@ -1,8 +1,9 @@
-"""Memory and seconds a round as the fleet grows: `python benchmarks/scale.py [--json FILE] [--only million]`.
+"""Memory and seconds a round as the fleet grows: `python benchmarks/scale.py [--json FILE] [--only PART]`.
 
 A linear model on small generated data. `fleets`: 1,000 clients a round of 10,000, 100,000 and 1,000,000 clients, with
 the executor that `auto` chooses. `million`: 10,000 clients a round of 1,000,000, with `auto`, with worker processes and
-on a Ray cluster of its own on this machine. Each run is a process of its own, with processes that it starts.
+on a Ray cluster of its own on this machine. `weights`: 10,000 clients a round of a model with 7,850 weights, all of
+which come back, or only their mean (`reduce`). Each run is a process of its own, with processes that it starts.
 
 The peak is the memory of all of them together, sampled every 0.2 s: the sum of their proportional set sizes (Pss in
 /proc/PID/smaps_rollup), which counts memory that several of them share once, as Ray's object store.
@@ -111,6 +112,7 @@ def measure(told: Row) -> Row:
         per_round=told["per_round"],
         rounds=rounds,
         evaluate_every=rounds,
+        reduce=told.get("reduce", False),
         local={"batch_size": 10},
         executor=executor(told),
     )
@@ -218,14 +220,22 @@ def fleets() -> list[Row]:
     ]
 
 
-def million(kinds: Sequence[str] = KINDS) -> list[Row]:
+def million() -> list[Row]:
     fleet: Row = {"clients": MILLION, "samples": SAMPLES, "features": FEATURES, "rounds": ROUNDS, "per_round": MANY}
-    rows = [one(executor=kind, **fleet) for kind in kinds]
+    rows = [one(executor=kind, **fleet) for kind in KINDS]
     ways = {row["asked"]: row["executor"] for row in rows}
     found, _ = apart("--training", fleet | {"ways": ways})
     for row in rows:
         row |= {"training": found[row["asked"]]}
     return rows
+
+
+def weights() -> list[Row]:
+    fleet: Row = {"clients": 20_000, "samples": SAMPLES, "features": 784, "rounds": ROUNDS, "per_round": MANY}
+    return [one(executor=kind, reduce=reduce, **fleet) for kind in KINDS for reduce in (False, True)]
+
+
+PARTS = {"fleets": fleets, "million": million, "weights": weights}
 
 
 def workers(row: Row) -> int:
@@ -253,7 +263,7 @@ def tables(rows: Sequence[Row]) -> str:
                 f"{1e3 * row['seconds_per_round']:.0f}",
                 f"{row['clients_per_second']:,.0f}",
                 f"{row['peak_gib']:.2f}",
-                compact(row["executor"]),
+                compact(row["executor"]) + (", `reduce`" if row.get("reduce") else ""),
             ]
             for row in rows
         ],
@@ -274,8 +284,7 @@ def tables(rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything")
-    parser.add_argument("--only", choices=("fleets", "million"), help="one of the two parts")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="executors of the second part")
+    parser.add_argument("--only", choices=PARTS, help="one of the parts")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="show an earlier --json instead")
     parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--training", type=json.loads, help=argparse.SUPPRESS)
@@ -287,8 +296,8 @@ def main() -> None:
     if options.source:
         rows = json.loads(options.source.read_text(encoding="utf-8"))
     else:
-        rows += fleets() if options.only != "million" else []
-        rows += million(options.kinds.split(",")) if options.only != "fleets" else []
+        for part, rows_of in PARTS.items():
+            rows += rows_of() if options.only in (None, part) else []
     print(tables(rows))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

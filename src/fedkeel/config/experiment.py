@@ -125,9 +125,9 @@ class Experiment(Section):
     early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
     """When a run ends because it has stopped getting better."""
     reduce: bool = False
-    """Average the clients' weights where they are trained, and give the server only their mean. This takes less memory,
-    and much less traffic on a cluster. Results differ from those without it by rounding. It works with methods whose
-    server looks only at the mean."""
+    """Average the clients' weights where they are trained, so that only their mean comes to the server. This takes less
+    memory, and less traffic on a cluster. It needs a method whose server looks only at the mean, and results differ by
+    rounding."""
     executor: ExecutorSettings = ExecutorSettings()
     """How the clients' training is carried out on this machine. It changes the speed of a run, not its meaning."""
     device: Literal["cpu", "cuda"] = "cpu"
