@@ -327,7 +327,8 @@ def test_what_an_author_needs_comes_from_fedkeel() -> None:
         ("algorithm=nowhere.x.y:z", "No module named 'nowhere', looked for from "),
         (
             "client=untyped:Rule",
-            "(untyped.py, line 3, in <module>: mu = 0.1 needs a type, such as mu: float = 0.1); ",
+            "(untyped.py, line 3, in <module>: mu = 0.1 needs a type if it is a setting, such as mu: float = 0.1; "
+            "what a rule says of itself is written as a property); ",
         ),
         ("client=wrong_rules:Typo", "Typo has a method steps, which fedkeel never calls; did you mean step?"),
         (

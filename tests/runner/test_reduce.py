@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import fsum
 from typing import Any
@@ -13,14 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkeel import Experiment, FederatedData, InputError, run
-from fedkeel.methods import ClientRule, ServerState, Updates, method, methods, registry
+from fedkeel import Experiment, FederatedData, FedkeelError, InputError, run
+from fedkeel.deploy.prepared import checked
+from fedkeel.methods import ClientRule, Job, Message, Oracle, ServerState, Updates, method, methods, registry
 from fedkeel.methods.fedavg import Average
-from fedkeel.methods.server import only_mean
-from fedkeel.methods.types import exact_sum
-from fedkeel.params import FlatModel
+from fedkeel.methods.job import FormedMean
+from fedkeel.methods.server import Receipt, View, only_mean
+from fedkeel.methods.types import exact_mean, mean_shares
+from fedkeel.params import FlatModel, Layout
 from fedkeel.wire.many import Orders
+from fedkeel.wire.orders import Same
 from tests.helpers import federation
+from tests.helpers.declared import Anything
 from tests.helpers.federation import LR, SIZES, Vector, train, weights
 from tests.helpers.methods import small
 from tests.helpers.workers import orders, settings, workshop
@@ -29,7 +34,6 @@ REDUCES = {
     "fedavg", "fedprox", "fedsam", "moon", "fedbabu", "fedadam", "fedyogi", "fedadagrad", "scaffold", "mimelite",
     "fednorm", "fedagg",
 }  # fmt: skip
-GRID = 2.0**-36
 
 
 def by_hand(counts: dict[int, float] | None = None) -> Vector:
@@ -50,11 +54,11 @@ def by_hand(counts: dict[int, float] | None = None) -> Vector:
 
 @pytest.mark.parametrize("executor", federation.EVERY_EXECUTOR)
 def test_fedavg_by_hand(executor: str) -> None:
-    """Each addend of a mean is rounded by half of 2^-36 at most."""
+    """The mean is as good as that of float64."""
     by_samples, _ = train("fedavg", executor, reduce=True)
-    assert np.abs(weights(by_samples) - by_hand()).max() < 20 * GRID
+    assert np.abs(weights(by_samples) - by_hand()).max() < 1e-14
     alike, _ = train({"name": "fedavg", "weighting": "uniform"}, executor, reduce=True)
-    assert np.abs(weights(alike) - by_hand(dict.fromkeys(range(len(SIZES)), 1.0))).max() < 20 * GRID
+    assert np.abs(weights(alike) - by_hand(dict.fromkeys(range(len(SIZES)), 1.0))).max() < 1e-14
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", pytest.param("fedagg", marks=pytest.mark.slow)])
@@ -73,7 +77,7 @@ def test_every_method_takes_the_mean_or_says_that_it_cannot(name: str) -> None:
     more: dict[str, Any] = {"local": {"momentum": 0.0}, "finetune": {"epochs": 1}}
     model = federation.net(4)
     if name not in REDUCES:
-        with pytest.raises(InputError, match=f"reduce cannot be used with {name}, as its server looks at the weights"):
+        with pytest.raises(InputError, match=f"reduce cannot be used with {name}, as its server looks at single"):
             train(small(name), "serial", model, reduce=True, **more)
         return
     (plain, ends), (reduced, told) = (
@@ -109,24 +113,98 @@ class Shifted(Average):
         return self.weighting
 
     def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
-        assert updates.w.shape == (len(updates.samples), 0)
         after, shares = super().aggregate(state, updates)
         return replace(after, w=after.w + 1), shares
 
 
-def test_a_rule_of_a_user_must_say_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+LOOKS: dict[str, Callable[[Updates], Any]] = {
+    "halves": lambda updates: updates.shares() @ (updates.w / 2),
+    "takes a product": lambda updates: updates.shares() @ updates.w,
+    "stacks": lambda updates: torch.cat([updates.start, updates.w]),
+    "measures": lambda updates: updates.w.norm(dim=1),
+    "takes the change": lambda updates: updates.delta,
+    "picks": lambda updates: updates.w[0],
+    "counts": lambda updates: len(updates.w),
+    "asks for another mean": lambda updates: updates.mean("uniform"),
+    "asks for another change": lambda updates: updates.mean_delta("uniform"),
+    "changes it": lambda updates: updates.formed.w.mul_(2) if updates.formed else None,
+}
+LOOK = {"how": ""}
+
+
+class Liar(Shifted):
+    """Says so, but looks at more."""
+
+    @property
+    def needs_only_mean(self) -> Any:
+        return self.weighting
+
+    def aggregate(self, state: ServerState, updates: Updates) -> tuple[ServerState, Tensor]:
+        LOOKS[LOOK["how"]](updates)
+        return super().aggregate(state, updates)
+
+
+class Ahead(Shifted):
+    """Wants to know what late clients would have sent."""
+
+    @property
+    def looks_ahead(self) -> bool:
+        return True
+
+
+class Live(Average):
+    """Takes updates in as they come."""
+
+    pace = "stream"
+
+    def receive(self, state: ServerState, update: Updates, view: View) -> tuple[ServerState, Receipt]:
+        raise NotImplementedError
+
+
+class Typo(Shifted):
+    @property
+    def needs_only_mean(self) -> Any:
+        return "sample"
+
+    aggregate = Shifted.aggregate
+
+
+@pytest.fixture
+def _enrolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_METHODS", {**registry.methods()})
+    for kind in (Halved, Shifted, Liar, Ahead, Live, Typo):
+        registry.enrol(method(kind.__name__.lower(), client=ClientRule, server=kind))
+
+
+@pytest.mark.usefixtures("_enrolled")
+def test_a_rule_of_a_user_must_say_it_anew() -> None:
     assert only_mean(Average()) == "samples"
     assert only_mean(Halved()) is None
     assert only_mean(Shifted(weighting="uniform")) == "uniform"
-    monkeypatch.setattr(registry, "_METHODS", {**registry.methods()})
-    registry.enrol(method("shifted", client=ClientRule, server=Shifted))
     found, _ = train("shifted", reduce=True, rounds=1)
     plain, _ = train("fedavg", reduce=True, rounds=1)
     assert np.allclose(weights(found), weights(plain) + 1, atol=1e-12)
 
 
+@pytest.mark.usefixtures("_enrolled")
+@pytest.mark.parametrize("how", LOOKS)
+def test_a_rule_that_looks_at_more_is_told_so(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "looks at the weights of single clients, which reduce does not bring back"
+    if how.startswith("asks"):
+        words = "says needs_only_mean='samples', and asks for the mean with 'uniform'"
+    if how == "changes it":
+        words = "aggregate changes tensors in place"
+    monkeypatch.setitem(LOOK, "how", how)
+    with pytest.raises(FedkeelError, match=words):
+        train("liar", reduce=True, rounds=1)
+
+
+def test_an_unknown_weighting_is_refused() -> None:
+    with pytest.raises(FedkeelError, match="asks for the weighting 'sample'; use 'samples' or 'uniform'"):
+        mean_shares(torch.ones(3, 1), None, "sample")  # type: ignore[arg-type]
+
+
 def test_weights_stay_where_they_were_trained() -> None:
-    """Of a survey, too: all that comes back are the answers."""
     shop = workshop()
     flat = FlatModel(shop.module)
     share = np.arange(1.0, 8.0) / 28
@@ -138,11 +216,108 @@ def test_weights_stay_where_they_were_trained() -> None:
         want = share @ apart.w.double().numpy()
         (mean,) = together.sums.values()
         assert mean.dtype == torch.float64
-        assert np.abs(mean.numpy() - want).max() <= 7 * GRID
+        assert np.abs(mean.sum(0).numpy() - want).max() <= 1e-14
         assert np.abs(want - flat.w.numpy()).max() > 1e-3
         for name in ("loss", "lr", "steps", "finite", "buffers"):
             assert torch.equal(together.columns[name], apart.columns[name])
         executor.close()
+
+
+class Asked(ClientRule):
+    """Answers a survey by how far it gets in a step."""
+
+    @property
+    def survey(self) -> ClientRule:
+        return Answering()
+
+
+class Answering(ClientRule):
+    limit = 1
+
+    def end(self, job: Job, w: Tensor, oracle: Oracle) -> tuple[Message, Message]:
+        return {"far": (w - job.start).norm(dim=1, keepdim=True)}, {}
+
+    def sends(self, layout: Layout, received: Message) -> Anything:
+        return Anything()
+
+
+def test_of_a_survey_only_the_answers_come_back() -> None:
+    shop = workshop(rule=Asked())
+    made = Orders.of(orders(shop))
+    for told in (settings("serial"), settings("vectorised", 3), settings("processes", 3, 2)):
+        executor = shop.executor(told)
+        answers = executor.train(made.but(survey=Same(True, 7)), 1)
+        assert answers.w.shape == (7, 0)
+        assert float(answers.messages["far"].min()) > 1e-3
+        executor.close()
+
+
+def test_an_update_that_the_wire_makes_infinite_is_refused() -> None:
+    """Weights beyond 65,504 do not fit into float16; the round is summed again without them."""
+    x, y = federation.clients()[5]
+    parts = [*federation.clients()[:5], (x * 1e3, y)]
+    data = FederatedData.from_clients(parts, test=federation.clients()[3])
+    found = []
+    for reduce in (False, True):
+        told = Experiment(
+            rounds=1, per_round=6, reduce=reduce, local={"lr": 1000.0, "batch_size": 20}, wire=[{"kind": "cast"}],
+            executor={"kind": "serial"}, dtype="float64",
+        )  # fmt: skip
+        result = run(told, data=data, model=federation.net())
+        assert result.summary["uploads_turned_away"] == {"not finite": 1}
+        found.append(weights(result))
+    assert np.allclose(*found, rtol=1e-14, atol=0)
+
+
+class Bodiless(ClientRule):
+    """Trains everything, and sends the body only."""
+
+    uploads = "body"
+
+
+def test_weights_that_are_not_sent_stay_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_METHODS", {**registry.methods()})
+    registry.enrol(method("bodiless", client=Bodiless, server=Average))
+    plain, reduced = (
+        weights(train("bodiless", "serial", federation.net(4), reduce=each)[0]) for each in (False, True)
+    )  # fmt: skip
+    assert np.abs(plain - reduced).max() < 1e-13
+    head = slice(-4 * federation.CLASSES, None)
+    assert np.array_equal(reduced[head], weights_of(federation.net(4))[head])
+
+
+def test_jobs_that_train_one_by_one_are_not_mixed_with_those_of_the_mean() -> None:
+    """Clients that get fresh models in mid-training, and uploads that are lost after they were trained."""
+    more: dict[str, Any] = {
+        "faults": {"lost_upload": 0.3}, "fleet": {"speed_ratio": 8}, "rounds": 12, "per_round": 4,
+        "local": {"epochs": 4},
+    }  # fmt: skip
+    told = {"client": "fedasmu", "server": "fedavg"}
+    plain, reduced = (weights(train(told, "serial", federation.net(4), reduce=each, **more)[0]) for each in (0, 1))
+    assert np.abs(plain - reduced).max() < 1e-13
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e5])
+def test_weights_of_any_size_have_their_mean(scale: float) -> None:
+    """Small ones are not lost among many clients, and large ones have the same bits on every executor."""
+    rng = np.random.default_rng(0)
+    w, n = torch.from_numpy(rng.normal(1, 0.1, size=(20_000, 3)) * scale), rng.integers(1, 9, 20_000)
+    shares = torch.from_numpy(n / n.sum())[:, None]
+    found = exact_mean(w, shares)
+    for column in range(3):
+        want = fsum(float(v) * float(s) for v, s in zip(w[:, column], shares[:, 0], strict=True))
+        assert abs(float(found[:, column].sum()) - want) < 1e-13 + 1e-15 * abs(want)
+    mixed = torch.from_numpy(rng.permutation(20_000))
+    parts = exact_mean(w[mixed[:7_000]], shares[mixed[:7_000]]) + exact_mean(w[mixed[7_000:]], shares[mixed[7_000:]])
+    assert torch.equal(parts, found)
+
+
+def test_a_small_change_of_float32_weights_is_not_rounded_twice() -> None:
+    start = torch.full((2, 1), 1.0)
+    formed = FormedMean(torch.tensor([1.0 + 3e-9], dtype=torch.float64), "samples")
+    none = torch.zeros(2, 1)
+    updates = Updates(start, start, none, none, none, none, {}, FlatModel(federation.net()).layout, formed=formed)
+    assert float(updates.mean_delta("samples")) == pytest.approx(3e-9, rel=1e-6)
 
 
 def test_uploads_that_are_refused_are_not_in_the_mean() -> None:
@@ -159,7 +334,7 @@ def test_uploads_that_are_refused_are_not_in_the_mean() -> None:
         result = run(told, data=data, model=federation.net())
         assert result.summary["uploads_turned_away"] == {"diverged": 2}
         found.append(weights(result))
-    assert np.abs(found[0] - found[1]).max() < 20 * GRID
+    assert np.abs(found[0] - found[1]).max() < 1e-13
 
 
 @pytest.mark.parametrize(
@@ -177,7 +352,7 @@ def test_uploads_that_are_refused_are_not_in_the_mean() -> None:
 @pytest.mark.slow
 def test_whoever_is_drawn_late_lost_or_cast(more: dict[str, Any]) -> None:
     (plain, _), (reduced, _) = (train("fedavg", reduce=each, per_round=4, rounds=6, **more) for each in (False, True))
-    assert np.abs(weights(plain) - weights(reduced)).max() < 100 * GRID
+    assert np.abs(weights(plain) - weights(reduced)).max() < 1e-13
     for name in ("jobs_lost", "bytes_up", "updates", "uploads_turned_away"):
         assert plain.summary[name] == reduced.summary[name]
 
@@ -188,30 +363,43 @@ def test_whoever_is_drawn_late_lost_or_cast(more: dict[str, Any]) -> None:
         ({"gate": {"max_norm": 3.0}}, "reduce hides the norms of single updates, which gate.max_norm=3 needs"),
         ({"gate": {"min_norm": 0.1}}, "reduce hides the norms of single updates, which gate.min_norm=0.1 needs"),
         ({"evaluate_local": True}, "reduce hides the models of single clients, which evaluate_local tests"),
-        ({"algorithm": "fedcm"}, "reduce cannot be used with fedcm, as its server looks at the weights of each client"),
+        ({"algorithm": "fedcm"}, "reduce cannot be used with fedcm, as its server looks at single clients"),
         ({"algorithm": "fedbuff"}, "reduce cannot be used with fedbuff"),
         ({"algorithm": {"name": "fedlga"}}, "reduce cannot be used with fedlga"),
+        ({"algorithm": "ahead"}, "reduce cannot be used with ahead, as its server looks at single clients"),
+        ({"algorithm": "live"}, "reduce cannot be used with live, as its server looks at single clients"),
+        (
+            {"algorithm": "halved"},
+            "Halved does not say needs_only_mean beside its aggregate; add that if it looks only",
+        ),
+        ({"algorithm": "typo"}, "typo must be a property that returns 'samples' or 'uniform'; got 'sample'"),
     ],
 )
+@pytest.mark.usefixtures("_enrolled")
 def test_who_needs_single_weights_is_refused(given_: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         Experiment(reduce=True, **given_)
     assert words in str(caught.value)
-    assert "remove" in str(caught.value)
+    assert "remove" in str(caught.value) or "must be" in str(caught.value)
+
+
+def test_real_machines_are_not_for_it() -> None:
+    with pytest.raises(InputError, match=r"reduce is for simulations; remove it from experiment\.yaml"):
+        checked(Experiment(reduce=True), 3)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.sampled_from([torch.float32, torch.float64]))
-def test_a_weighed_sum_is_exact_up_to_the_grid(seed: int, count: int, dtype: torch.dtype) -> None:
+def test_a_mean_is_exact(seed: int, count: int, dtype: torch.dtype) -> None:
     """Against sums without any rounding, and in any order."""
     rng = np.random.default_rng(seed)
     vectors = torch.from_numpy(rng.normal(size=(count, 3))).to(dtype)
-    factors = rng.dirichlet(np.ones(count))
-    found = exact_sum(vectors, torch.from_numpy(factors)[:, None])
+    shares = torch.from_numpy(rng.dirichlet(np.ones(count)))[:, None]
+    found = exact_mean(vectors, shares)
     for column in range(3):
-        want = fsum(float(v) * f for v, f in zip(vectors[:, column], factors, strict=True))
-        assert abs(float(found[column]) - want) <= count * GRID / 2 + 1e-15
-    mixed = rng.permutation(count)
-    assert torch.equal(exact_sum(vectors[mixed], torch.from_numpy(factors[mixed])[:, None]), found)
+        want = fsum(float(v) * float(s) for v, s in zip(vectors[:, column], shares[:, 0], strict=True))
+        assert abs(float(found[:, column].sum()) - want) <= 1e-15 + count * 2.0**-60
+    mixed = torch.from_numpy(rng.permutation(count))
+    assert torch.equal(exact_mean(vectors[mixed], shares[mixed]), found)
 
 
 def test_the_share_goes_with_its_row() -> None:

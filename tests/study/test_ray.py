@@ -147,6 +147,12 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         assert crew is None
 
 
+def test_a_forgotten_address_is_not_the_next_option(tmp_path: Path) -> None:
+    done = in_a_process("compare", *OPEN, "--ray", "--out", "x", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--ray needs a value: local, auto or HOST:PORT; got --out" in done.stderr
+
+
 @pytest.mark.extras
 def test_an_address_where_nobody_is_is_told_at_once(tmp_path: Path) -> None:
     done = in_a_process("compare", *OPEN, "--algorithms", "fedavg", "--ray", "127.0.0.1:9", cwd=tmp_path)

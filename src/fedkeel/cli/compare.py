@@ -65,10 +65,19 @@ Jobs = Annotated[
         help="The number of runs at a time. The default is one per core, or per CPU of the Ray cluster.",
     ),
 ]
+
+
+def _no_option(value: str | None) -> str | None:
+    if value is not None and value.startswith("-"):
+        raise InputError(f"--ray needs a value: local, auto or HOST:PORT; got {value}")
+    return value
+
+
 Ray = Annotated[
     str | None,
     typer.Option(
         metavar="local|auto|HOST:PORT",
+        callback=_no_option,
         help="Spread the runs over a Ray cluster: one that is started on this machine, the one that it is part of, or "
         "the one with this address.",
     ),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from fedkeel.config import usercode
 from fedkeel.errors import InputError, shown
 from fedkeel.methods.server import only_mean
+from fedkeel.methods.types import Weighting
 from fedkeel.task.aim import check_share
 from fedkeel.task.metrics import KNOWN
 from fedkeel.task.task import LOSS, check_task, metric_names
@@ -114,10 +115,18 @@ def _check_reduce(experiment: Described) -> None:
     if not experiment.reduce:
         return
     gate, server = experiment.gate, experiment.algorithm.rules()[1]
-    if only_mean(server) is None or server.looks_ahead:
+    weighting = only_mean(server)
+    if weighting is None or server.looks_ahead or experiment.pace != "barrier":
+        own = not type(server).__module__.startswith("fedkeel.")
+        why, remedy = "its server looks at single clients", ""
+        if own and weighting is None:
+            why = f"{type(server).__name__} does not say needs_only_mean beside its aggregate"
+            remedy = "add that if it looks only at the mean, or "
+        raise InputError(f"reduce cannot be used with {experiment.algorithm.label}, as {why}; {remedy}remove reduce")
+    if weighting not in get_args(Weighting):
         raise InputError(
-            f"reduce cannot be used with {experiment.algorithm.label}, as its server looks at the weights of each "
-            "client; remove it"
+            f"reduce: needs_only_mean of {experiment.algorithm.label} must be a property that returns 'samples' or "
+            f"'uniform'; got {shown(weighting)}"
         )
     for field, bound in (("gate.max_norm", gate.max_norm), ("gate.min_norm", gate.min_norm)):
         if bound is not None:

@@ -139,7 +139,8 @@ def said(error: BaseException) -> str:
     text, where = words(error), place(error)
     if isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
         given = text.partition("`")[2].partition("`")[0]
-        told = f"{given} needs a type, such as {given.replace(' =', ': float =', 1)}"
+        told = f"{given} needs a type if it is a setting, such as {given.replace(' =', ': float =', 1)}"
+        told += "; what a rule says of itself is written as a property"
     else:
         told = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{where}: {told}" if where else told

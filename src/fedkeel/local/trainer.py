@@ -24,7 +24,7 @@ from fedkeel.local.work import steps
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.returned import left_alone
-from fedkeel.methods.types import Message, Sends, exact_sum
+from fedkeel.methods.types import Message, Sends, exact_mean
 from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.many import Orders
@@ -106,9 +106,10 @@ class Trainer:
         sums = _named("sum", outcome.job.sums.totals)
         if orders.share is not None:
             shares = torch.from_numpy(orders.share).to(start.device)[:, None]
-            sums[SUM + MEAN] = exact_sum(sent["w"], shares)
+            sums[SUM + MEAN] = exact_mean(sent["w"], shares)
+            sent["intact"] = sent["w"].isfinite().all(1)
         if orders.stay:
-            sent = {"w": start.new_empty(len(orders), 0)}
+            sent["w"] = start.new_empty(len(orders), 0)
         return {
             **sent,
             "lr": _used(outcome.job),

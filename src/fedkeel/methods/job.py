@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedkeel.errors import FedkeelError
 from fedkeel.methods.course import Course, Trail
 from fedkeel.methods.path import Curve, path_length
 from fedkeel.methods.types import Message, Weighting, exact_sum, mean_shares
@@ -121,6 +122,41 @@ def _pick(value: Any, rows: slice | Tensor) -> Any:
     return value
 
 
+class Withheld:
+    """In the place of weights that stayed where they were trained: whoever looks at them is told so."""
+
+    def _tell(self, *_: object) -> Any:
+        raise FedkeelError(
+            "the server rule looks at the weights of single clients, which reduce does not bring back, though it says "
+            "needs_only_mean; use updates.mean or updates.mean_delta in place of updates.w and updates.delta, or "
+            "remove needs_only_mean"
+        )
+
+    __getattr__ = __getitem__ = __len__ = __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __neg__ = _tell
+
+    @classmethod
+    def __torch_function__(cls, *_: object) -> Any:
+        return cls()._tell()
+
+
+@dataclass(frozen=True)
+class FormedMean:
+    """The mean of the clients' weights, and how they count in it."""
+
+    w: Tensor
+    """[D], float64."""
+    weighting: Weighting
+
+    def asked(self, weighting: Weighting) -> Tensor:
+        """The mean, if it is the one that was asked for."""
+        if weighting != self.weighting:
+            raise FedkeelError(
+                f"the server rule says needs_only_mean={self.weighting!r}, and asks for the mean with {weighting!r}; "
+                "name the same weighting in both"
+            )
+        return self.w
+
+
 @dataclass(frozen=True)
 class Updates:
     """What arrived from m clients, stacked: every tensor has a leading axis m.
@@ -129,7 +165,7 @@ class Updates:
     """
 
     w: Tensor
-    """[m, D], the weights that came back; [m, 0] where only their mean did (`ServerRule.needs_only_mean`)."""
+    """[m, D], the weights that came back; `Withheld` where only their mean did (`ServerRule.needs_only_mean`)."""
     start: Tensor
     """[m, D], the global model each started from."""
     samples: Tensor
@@ -165,18 +201,20 @@ class Updates:
     """Whether the momentum is Nesterov's."""
     curve: Curve | None = None
     """As `Job.curve`."""
-    together: Tensor | None = None
-    """[D], float64, the mean of the weights, where it was formed where clients trained."""
+    formed: FormedMean | None = None
+    """The mean of the weights, if it was formed where clients trained."""
 
     def mean(self, weighting: Weighting) -> Tensor:
         """[D], of the weights that came back."""
-        return self.shares(weighting) @ self.w if self.together is None else self.together.to(self.w.dtype)
+        if self.formed is None:
+            return self.shares(weighting) @ self.w
+        return self.formed.asked(weighting).to(self.start.dtype)
 
     def mean_delta(self, weighting: Weighting) -> Tensor:
         """[D], of new minus old; all must have started from the same model."""
-        if self.together is None:
+        if self.formed is None:
             return self.shares(weighting) @ self.delta
-        return (self.together - self.start[0]).to(self.w.dtype)
+        return (self.formed.asked(weighting) - self.start[0]).to(self.start.dtype)
 
     @property
     def delta(self) -> Tensor:
@@ -194,4 +232,4 @@ class Updates:
 
     def shares(self, weighting: Weighting = "samples") -> Tensor:
         """[m], each client's share in a mean over those that arrived."""
-        return mean_shares(self.samples, self.draws, weighting).to(self.w.dtype)
+        return mean_shares(self.samples, self.draws, weighting).to(self.start.dtype)

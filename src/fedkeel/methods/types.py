@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedkeel.config.section import Share as Share
+from fedkeel.errors import FedkeelError
 
 Message = Mapping[str, Tensor]
 """Named tensors that travel, or that a client keeps; what travels is charged byte for byte."""
@@ -59,6 +60,7 @@ Rest = Literal["drop", "flush"]
 """What happens to a partly filled buffer when the run ends: it is dropped, or used for one last step."""
 
 _GRID = 2.0**36
+_COARSE, _FINER = 2.0**26, 2.0**33
 _AT_ONCE = 1 << 20
 """Numbers that are summed together: more would not stay in a cache."""
 
@@ -81,23 +83,38 @@ def mean_shares(samples: Tensor, draws: Tensor | None, weighting: Weighting) -> 
     Clients drawn with replacement were drawn in proportion to their samples, so each counts as often as it was drawn
     [m].
     """
+    if weighting not in ("samples", "uniform"):
+        raise FedkeelError(f"the server rule asks for the weighting {weighting!r}; use 'samples' or 'uniform'")
     counts = samples[:, 0].double() if draws is None else draws.double()
     if draws is None and weighting == "uniform":
         counts = torch.ones_like(counts)
     return counts / counts.sum()
 
 
-def exact_sum(vectors: Tensor, factors: Tensor | None = None) -> Tensor:
+def exact_sum(vectors: Tensor) -> Tensor:
     """The sum [...] over the first axis, in float64 and the same to the bit in any order of addition.
 
-    `factors` [k, 1], float64, are what vectors [k, D] are multiplied by first. Every addend is rounded to a multiple of
-    2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
+    Every addend is rounded to a multiple of 2^-36, so that sums below 2^17 are exact; larger ones depend on the order.
     """
     total = vectors.new_zeros(vectors.shape[1:], dtype=torch.float64)
-    rows = max(1, _AT_ONCE // max(1, total.numel()))
-    scales = vectors.new_full((len(vectors), *[1] * total.ndim), _GRID, dtype=torch.float64)
-    if factors is not None:
-        scales *= factors
-    for some, scale in zip(torch.split(vectors, rows), torch.split(scales, rows), strict=True):
-        total += some.to(torch.float64, copy=True).mul_(scale).round_().sum(0)  # a mixed product is slower
+    for some in torch.split(vectors, max(1, _AT_ONCE // max(1, total.numel()))):
+        total += some.to(torch.float64, copy=True).mul_(_GRID).round_().sum(0)
     return total.div_(_GRID)
+
+
+def exact_mean(vectors: Tensor, shares: Tensor) -> Tensor:
+    """[2, D], float64: two parts of the sum of vectors [k, D] times shares [k, 1], each added up like `exact_sum`.
+
+    The first has the multiples of 2^-26 in every addend, and the second the multiples of 2^-59 in what is left. So
+    small numbers are not lost among many clients: the error of each addend is at most 2^-60. Both are exact while the
+    mean is below 2^27, and for two million clients.
+    """
+    total = vectors.new_zeros(2, vectors.shape[1], dtype=torch.float64)
+    rows = max(1, _AT_ONCE // max(1, vectors.shape[1]))
+    for some, share in zip(torch.split(vectors, rows), torch.split(shares * _COARSE, rows), strict=True):
+        addends = some.to(torch.float64, copy=True).mul_(share)
+        coarse = addends.round()
+        total[0] += coarse.sum(0)
+        total[1] += addends.sub_(coarse).mul_(_FINER).round_().sum(0)
+    total[1] /= _FINER
+    return total.div_(_COARSE)

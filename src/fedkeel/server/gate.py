@@ -105,8 +105,9 @@ class Gate(Stateful):
         sent = [*trained.messages.values(), trained.buffers, *([trained.w] if altered or self._altered else [])]
         for each in sent:
             if each.is_floating_point() and each.numel() and not isfinite(each.sum()):  # finite only if all numbers are
-                for row in torch.nonzero(~each.reshape(count, -1).isfinite().all(1))[:, 0].tolist():
-                    refusals[row] = refusals[row] or Refusal("not finite", "it holds NaN or infinite numbers")
+                _refuse(refusals, each.reshape(count, -1).isfinite().all(1))
+        if trained.intact is not None:
+            _refuse(refusals, trained.intact)
         self._bound(orders, trained, refusals)
         return refusals
 
@@ -132,3 +133,9 @@ class Gate(Stateful):
         travels = update if self._part is None else update[self._part.to(update.device)]
         norm: Tensor = torch.linalg.vector_norm(travels.double())
         return norm
+
+
+def _refuse(refusals: list[Refusal | None], finite: Tensor) -> None:
+    """Rows that are not finite [m], unless there is another reason already."""
+    for row in torch.nonzero(~finite)[:, 0].tolist():
+        refusals[row] = refusals[row] or Refusal("not finite", "it holds NaN or infinite numbers")

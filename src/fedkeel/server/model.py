@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedkeel.methods.client import ClientRule
-from fedkeel.methods.job import Updates
+from fedkeel.methods.job import FormedMean, Updates, Withheld
 from fedkeel.methods.path import Curve
 from fedkeel.methods.returned import check_aggregate, check_message, check_receive, check_state, left_alone
-from fedkeel.methods.server import Inheriting, Receipt, ServerRule, View
+from fedkeel.methods.server import Inheriting, Receipt, ServerRule, View, only_mean
 from fedkeel.methods.types import Message
 from fedkeel.params import FlatModel
 from fedkeel.server.clients import Landed
@@ -49,6 +49,7 @@ class GlobalModel(Stateful):
         """How often the global model has been replaced."""
         self._samples, self._epochs = samples, epochs
         self._momentum, self._nesterov, self._curve = momentum, nesterov, curve
+        self._mean = only_mean(self.rule)
         moving = model.layout.mask(self.client_rule.trains).to(model.w.device)
         self._frozen = None if moving.all() else ~moving
         sent = model.layout.mask(self.client_rule.uploads).to(model.w.device)
@@ -110,8 +111,8 @@ class GlobalModel(Stateful):
 
     def _given(self, updates: Updates) -> list[Tensor]:
         """What a rule must not change in place."""
-        mean = [] if updates.together is None else [updates.together]
-        return [self.state.w, *self.state.memory.values(), updates.w, updates.start, *updates.messages.values(), *mean]
+        weights = updates.w if updates.formed is None else updates.formed.w
+        return [self.state.w, *self.state.memory.values(), weights, updates.start, *updates.messages.values()]
 
     def _mix_buffers(self, arrived: Tensor, receipt: Receipt) -> None:
         """A new version mixes in the plain mean of all statistics since the last one, with their updates' weight."""
@@ -147,12 +148,15 @@ class GlobalModel(Stateful):
 
     def _updates(self, landed: Landed, trained: Trained) -> Updates:
         orders, device, sums = landed.orders, trained.w.device, dict(trained.sums)
-        together = sums.pop(MEAN, None)
+        formed, withheld = None, cast(Any, Withheld())
+        if orders.share is not None:
+            assert self._mean is not None
+            formed = FormedMean(self._travelled(sums.pop(MEAN).sum(0), orders.start[0]), self._mean)
         fresh = None if orders.all_have("fresh", None) else stacked_fresh(orders, device)
         start = stacked(orders.start, device)
         completed = trained.completed
         return Updates(
-            w=trained.w if orders.stay else self._travelled(trained.w, start),
+            w=self._travelled(trained.w, start) if formed is None else withheld,
             start=start,
             samples=torch.from_numpy(self._samples[orders.client][:, None]).to(device),
             epochs=torch.from_numpy(orders.epochs[:, None].copy()),
@@ -171,9 +175,9 @@ class GlobalModel(Stateful):
             completed=None if completed is None else self._travelled(completed, start),
             nesterov=self._nesterov,
             curve=self._curve,
-            together=None if together is None else self._travelled(together[None], start[:1])[0],
+            formed=formed,
         )
 
     def _travelled(self, w: Tensor, start: Tensor) -> Tensor:
-        """[m, D], weights as they come back; those that do not travel keep the values that were sent."""
+        """[..., D], weights as they come back; those that do not travel keep the values that were sent."""
         return w if self._sent is None else torch.where(self._sent, w, start)

@@ -161,6 +161,11 @@ class Trained:
         """[m], whether weights and loss are finite."""
         return self.columns["finite"]
 
+    @property
+    def intact(self) -> Tensor | None:
+        """[m], whether weights are finite after the wire's transforms, where they do not come back themselves."""
+        return self.columns.get("intact")
+
     def sound(self, max_loss: float) -> list[bool]:
         """For each order, whether training succeeded: everything is finite, and the loss is not above a bound."""
         pairs = zip(self.finite.tolist(), self.loss.tolist(), strict=True)

@@ -17,7 +17,9 @@ from torch import nn
 pytest.importorskip("ray")
 
 from fedkeel import ClientRule, Experiment, FederatedData, FedkeelError, run
+from fedkeel.local.cluster import executor as module
 from fedkeel.local.cluster.leases import held
+from fedkeel.local.cluster.pool import Pool
 from fedkeel.local.executors import choose
 from fedkeel.local.settings import ExecutorSettings
 from fedkeel.methods import Job, Message, Oracle, methods
@@ -163,13 +165,33 @@ def test_only_the_mean_comes_back(asked: dict[str, Any], algorithm: str, monkeyp
     assert torch.equal(models(here), models(there))
     shop = workshop()
     made, share = Orders.of(orders(shop)), np.arange(1.0, 8.0) / 28
-    executor = shop.executor(ExecutorSettings(**asked, stack=0))
-    together = executor.train(made.but(share=share))
+    with closing(shop.executor(ExecutorSettings(**asked, stack=0))) as executor:
+        together = executor.train(made.but(share=share))
     assert together.w.shape == (7, 0)
     (mean,) = together.sums.values()
     want = share @ shop.executor(settings("serial")).train(made).w.double().numpy()
-    assert np.abs(mean.numpy() - want).max() <= 7 * 2.0**-36
-    executor.close()
+    assert np.abs(mean.sum(0).numpy() - want).max() <= 1e-14
+
+
+def test_calls_are_as_large_as_what_comes_back(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is known after a round: messages and what clients keep may be larger than the weights, and come back with
+    the mean of the weights, too."""
+    shop = workshop(rule=Chatty())
+    made, share = Orders.of(orders(shop)), np.full(7, 1 / 7)
+    weights = made.start[0].nbytes
+    monkeypatch.setattr(module, "LARGEST", 2 * weights)
+    calls = []
+    work = Pool.work
+
+    def counting(self: Pool, pieces: Any, *more: Any) -> Any:
+        calls.append(max(map(len, pieces)))
+        return work(self, pieces, *more)
+
+    monkeypatch.setattr(Pool, "work", counting)
+    with closing(shop.executor(ExecutorSettings(**asked, stack=0))) as executor:
+        for told in (made, made, made.but(share=share), made.but(share=share)):
+            executor.train(told)
+    assert calls == [2, 1, 2, 1]  # of 3 and 2 times the weights, and some numbers
 
 
 def images() -> FederatedData:

@@ -268,3 +268,47 @@ def test_a_run_that_is_killed_goes_on_and_leaves_no_process(own: str, tmp_path: 
     assert history(tmp_path / "here") == history(there)
     assert not processes_of(own)
     assert not [name for name in os.listdir("/tmp") if name.startswith(own)]
+
+
+STARTING = """
+import signal, sys
+from fedkeel.local.cluster import connection
+from fedkeel.runner.stopping import Stop
+from tests.helpers.clusters import ALONE, trained
+from tests.helpers import federation
+
+connection.FOLDER = sys.argv[1]
+package = connection.package
+
+
+def starting():
+    ray = package()
+    from ray._private.node import Node
+
+    start = Node.start_head_processes
+
+    def begin(node):
+        start(node)
+        signal.raise_signal(signal.SIGTERM)
+
+    Node.start_head_processes = begin
+    return ray
+
+
+connection.package = starting
+stop = Stop()
+with stop.on_signals(print):
+    try:
+        trained("fedavg", federation.net(), ALONE, sys.argv[2])
+    except KeyboardInterrupt:
+        sys.exit(stop.code)
+"""
+
+
+def test_a_run_that_is_stopped_while_its_cluster_starts_leaves_nothing(own: str, tmp_path: Path) -> None:
+    """The signal is heard when the cluster is there and can be ended; Ray would end the process with code 15."""
+    words = [sys.executable, "-c", STARTING, own, str(tmp_path / "out")]
+    ended = subprocess.run(words, cwd=ROOT, timeout=120, check=False)
+    assert ended.returncode == 128 + signal.SIGTERM
+    until(lambda: not processes_of(own))
+    assert not [name for name in os.listdir("/tmp") if name.startswith(own)]

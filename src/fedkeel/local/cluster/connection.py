@@ -107,7 +107,7 @@ class Connection:
             memory = {"_memory": int((1 - _STORE) * free), "object_store_memory": int(_STORE * free)}
         self._folder, self._held = _new_folder()
         try:
-            with _signals_kept():
+            with _signals_later(self.ray):
                 self.ray.init(
                     address="local",
                     num_cpus=max(usable, asked),
@@ -240,7 +240,7 @@ class Connection:
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
         if self._ours:
-            with _signals_kept(), suppress(Exception):
+            with _signals_later(self.ray), suppress(Exception):
                 self.ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -269,15 +269,35 @@ def _quietly() -> dict[str, Any]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; who stops a run decides what happens then."""
+def _signals_later(ray: Any) -> Iterator[None]:
+    """SIGINT and SIGTERM wait until Ray has started or ended, so that nothing of it is left; a second one does not.
+
+    Ray takes SIGTERM for itself when it starts; who stops a run decides what happens then.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    utils, come = ray._private.utils, list[int]()
+    take, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda _: None
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+
+    def restore() -> None:
+        utils.set_sigterm_handler = take
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, _: object) -> None:
+        come.append(number)
+        if len(come) > 1:
+            restore()
+            signal.raise_signal(number)
+
+    for number in before:
+        signal.signal(number, note)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            if handler is not None:
-                signal.signal(number, handler)
+        restore()
+    if come:
+        signal.raise_signal(come[0])

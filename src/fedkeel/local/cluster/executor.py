@@ -36,7 +36,7 @@ _SHARES = 4
 SHORTEST = 0.02
 """Seconds that a call takes at least, unless workers would have nothing to do."""
 LARGEST = 32 << 20
-"""Bytes of weights that come back with one call, unless a single stack has more."""
+"""Bytes that come back with one call, unless a single stack has more."""
 
 
 class OnCluster:
@@ -59,6 +59,8 @@ class OnCluster:
         self._open = True
         self._pace = 0.0
         """Seconds of a step in the last round, as far as that is known."""
+        self._row_bytes: dict[tuple[bool, bool], int] = {}
+        """Bytes that came back for each client in the last round of its kind; weights alone until that is known."""
         try:
             shop, kept = self._ship(bare), self._pool.store.put(data)
             numbers = torch.get_num_threads(), torch.get_float32_matmul_precision()
@@ -130,6 +132,7 @@ class OnCluster:
                 f"{LESS_MEMORY}"
             )
         self._pace = seconds / done if done else 0.0
+        self._row_bytes[_kind(orders)] = sum(tensor[0].nbytes for tensor in columns.values())
         return Trained(columns | (sums or {}))
 
     def _steps(self, orders: Orders, stacks: Sequence[Sequence[int]]) -> list[float]:
@@ -143,7 +146,7 @@ class OnCluster:
         The longest stacks come first. So workers end at about the same time, even if some are faster than others. But
         calls are not shorter than `SHORTEST`, as far as the last round tells.
         """
-        size = 0 if orders.stay else orders.start[0].nbytes
+        size = self._row_bytes.get(_kind(orders), orders.start[0].nbytes)
         most = [max(1, LARGEST // (size * len(rows) or 1)) for rows in stacks]
         pieces, piece, rest = list[Piece](), list[int](), sum(work)
         share = done = 0.0
@@ -233,8 +236,17 @@ class OnCluster:
         if not self._open:
             return
         self._open = False
-        for seat in self._pool.seats:
-            seat.shops.discard(self._key)
-            seat.actor.forget.remote(self._key)
-        release(self._pool)
-        self._lender.close()
+        try:
+            for seat in (
+                self._pool.seats if self._pool.ray.is_initialized() else ()
+            ):  # or else Ray would start a cluster
+                seat.shops.discard(self._key)
+                seat.actor.forget.remote(self._key)
+        finally:
+            release(self._pool)
+            self._lender.close()
+
+
+def _kind(orders: Orders) -> tuple[bool, bool]:
+    """What decides how much comes back: whether the orders are a survey, and whether only their mean is wanted."""
+    return orders.survey[0], orders.share is not None
