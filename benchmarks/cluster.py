@@ -305,9 +305,9 @@ class Round:
 
     @property
     def back(self) -> float:
-        """Bytes of the clients' weights, or of a sum for each machine, in float64."""
+        """Bytes of the clients' weights, or of a sum for each machine, in two float64."""
         if self.reduced:
-            return 8.0 * self.weights * min(max(1, self.machines), self.stacks)
+            return 16.0 * self.weights * min(max(1, self.machines), self.stacks)
         return 4.0 * self.clients * self.weights
 
     @property
@@ -362,15 +362,15 @@ class Model:
     def parts(self, each: Round) -> dict[str, float]:
         """Seconds of everything."""
         sums = each.busy if each.reduced else 0  # each of them is a call, and has a tensor of its own to hand on
-        handed = each.busy * 8.0 * each.weights if each.reduced else each.back
+        handed = each.busy * 16.0 * each.weights if each.reduced else each.back
         driver = self.begin + self.call * (each.calls + sums) + self.stack * each.stacks + self.byte * each.back
         training = ceil(each.stacks / each.busy) * each.compute / each.stacks
-        last = each.chain * (self.work + self.sent * 8.0 * each.weights)
+        last = each.chain * (self.work + self.sent * 16.0 * each.weights)
         worker = training + self.work * each.most + (last if each.reduced else self.sent * each.back / each.busy)
         shared = (driver + each.compute + self.work * (each.calls + sums) + self.sent * handed) / each.cores
         rate = min(each.rate or inf, self.carrier if each.carried else inf)
         most, weights = each.most + (1 if each.reduced else 0), 4.0 * each.weights
-        answer, answers = (8.0 * each.weights, 1) if each.reduced else (each.back / each.calls, each.most)
+        answer, answers = (16.0 * each.weights, 1) if each.reduced else (each.back / each.calls, each.most)
         windows = answers * (answer > SMALL) * doublings(answer) + (weights > SMALL) * doublings(weights)
         trips = self.trips * most + self.windows * windows
         return {

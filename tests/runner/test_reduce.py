@@ -16,11 +16,12 @@ from torch import Tensor
 
 from fedkeel import Experiment, FederatedData, FedkeelError, InputError, run
 from fedkeel.deploy.prepared import checked
+from fedkeel.local.mean import exact_mean
 from fedkeel.methods import ClientRule, Job, Message, Oracle, ServerState, Updates, method, methods, registry
 from fedkeel.methods.fedavg import Average
 from fedkeel.methods.job import FormedMean
 from fedkeel.methods.server import Receipt, View, only_mean
-from fedkeel.methods.types import exact_mean, mean_shares
+from fedkeel.methods.types import mean_shares
 from fedkeel.params import FlatModel, Layout
 from fedkeel.wire.many import Orders
 from fedkeel.wire.orders import Same
@@ -302,10 +303,10 @@ def test_weights_of_any_size_have_their_mean(scale: float) -> None:
     """Small ones are not lost among many clients, and large ones have the same bits on every executor."""
     rng = np.random.default_rng(0)
     w, n = torch.from_numpy(rng.normal(1, 0.1, size=(20_000, 3)) * scale), rng.integers(1, 9, 20_000)
-    shares = torch.from_numpy(n / n.sum())[:, None]
+    shares = torch.from_numpy(n / n.sum())
     found = exact_mean(w, shares)
     for column in range(3):
-        want = fsum(float(v) * float(s) for v, s in zip(w[:, column], shares[:, 0], strict=True))
+        want = fsum(float(v) * float(s) for v, s in zip(w[:, column], shares, strict=True))
         assert abs(float(found[:, column].sum()) - want) < 1e-13 + 1e-15 * abs(want)
     mixed = torch.from_numpy(rng.permutation(20_000))
     parts = exact_mean(w[mixed[:7_000]], shares[mixed[:7_000]]) + exact_mean(w[mixed[7_000:]], shares[mixed[7_000:]])
@@ -393,10 +394,10 @@ def test_a_mean_is_exact(seed: int, count: int, dtype: torch.dtype) -> None:
     """Against sums without any rounding, and in any order."""
     rng = np.random.default_rng(seed)
     vectors = torch.from_numpy(rng.normal(size=(count, 3))).to(dtype)
-    shares = torch.from_numpy(rng.dirichlet(np.ones(count)))[:, None]
+    shares = torch.from_numpy(rng.dirichlet(np.ones(count)))
     found = exact_mean(vectors, shares)
     for column in range(3):
-        want = fsum(float(v) * float(s) for v, s in zip(vectors[:, column], shares[:, 0], strict=True))
+        want = fsum(float(v) * float(s) for v, s in zip(vectors[:, column], shares, strict=True))
         assert abs(float(found[:, column].sum()) - want) <= 1e-15 + count * 2.0**-60
     mixed = torch.from_numpy(rng.permutation(count))
     assert torch.equal(exact_mean(vectors[mixed], shares[mixed]), found)

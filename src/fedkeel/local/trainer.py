@@ -17,6 +17,7 @@ from fedkeel.local import generators
 from fedkeel.local.batches import Batches
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.loop import Between, Outcome, train, walks_by_epoch
+from fedkeel.local.mean import exact_mean
 from fedkeel.local.optimizer import Adam
 from fedkeel.local.oracle import BatchOracle, whole_epochs
 from fedkeel.local.settings import LocalSettings
@@ -24,7 +25,7 @@ from fedkeel.local.work import steps
 from fedkeel.methods.client import ClientRule
 from fedkeel.methods.job import Job
 from fedkeel.methods.returned import left_alone
-from fedkeel.methods.types import Message, Sends, exact_mean
+from fedkeel.methods.types import Message, Sends
 from fedkeel.params import Layout
 from fedkeel.wire.declared import not_rows, undeclared
 from fedkeel.wire.many import Orders
@@ -105,8 +106,8 @@ class Trainer:
             kept = {**kept, **after}
         sums = _named("sum", outcome.job.sums.totals)
         if orders.share is not None:
-            shares = torch.from_numpy(orders.share).to(start.device)[:, None]
-            sums[SUM + MEAN] = exact_mean(sent["w"], shares)
+            shares = torch.from_numpy(orders.share).to(start.device)
+            sums[SUM + MEAN] = exact_mean(sent["w"], shares, self.gradient.threads)
             sent["intact"] = sent["w"].isfinite().all(1)
         if orders.stay:
             sent["w"] = start.new_empty(len(orders), 0)

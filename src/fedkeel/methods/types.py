@@ -60,7 +60,6 @@ Rest = Literal["drop", "flush"]
 """What happens to a partly filled buffer when the run ends: it is dropped, or used for one last step."""
 
 _GRID = 2.0**36
-_COARSE, _FINER = 2.0**26, 2.0**33
 _AT_ONCE = 1 << 20
 """Numbers that are summed together: more would not stay in a cache."""
 
@@ -100,21 +99,3 @@ def exact_sum(vectors: Tensor) -> Tensor:
     for some in torch.split(vectors, max(1, _AT_ONCE // max(1, total.numel()))):
         total += some.to(torch.float64, copy=True).mul_(_GRID).round_().sum(0)
     return total.div_(_GRID)
-
-
-def exact_mean(vectors: Tensor, shares: Tensor) -> Tensor:
-    """[2, D], float64: two parts of the sum of vectors [k, D] times shares [k, 1], each added up like `exact_sum`.
-
-    The first has the multiples of 2^-26 in every addend, and the second the multiples of 2^-59 in what is left. So
-    small numbers are not lost among many clients: the error of each addend is at most 2^-60. Both are exact while the
-    mean is below 2^27, and for two million clients.
-    """
-    total = vectors.new_zeros(2, vectors.shape[1], dtype=torch.float64)
-    rows = max(1, _AT_ONCE // max(1, vectors.shape[1]))
-    for some, share in zip(torch.split(vectors, rows), torch.split(shares * _COARSE, rows), strict=True):
-        addends = some.to(torch.float64, copy=True).mul_(share)
-        coarse = addends.round()
-        total[0] += coarse.sum(0)
-        total[1] += addends.sub_(coarse).mul_(_FINER).round_().sum(0)
-    total[1] /= _FINER
-    return total.div_(_COARSE)

@@ -292,6 +292,28 @@ template <class T> static void refusals() {
   refused([](Model&) {}, 0);
 }
 
+// Rows that lie apart, all threads against one, and numbers that are too large.
+template <class T> static void means() {
+  for (int64_t k : {1, 3, 40})
+    for (int64_t size : {1, 7, 512, 513, 1400}) {
+      const int64_t next = size + 3;
+      auto rows = vector_of<T>((k - 1) * next + size, 2);
+      std::vector<double> shares(k, 0x1p26 / double(k)), one(2 * size), more(2 * size);
+      demand(fk_mean(1, rows.data(), next, shares.data(), k, size, sizeof(T), &one[0], &one[size]), "all are sound");
+      demand(fk_mean(5, rows.data(), next, shares.data(), k, size, sizeof(T), &more[0], &more[size]), "all are sound");
+      demand(one == more, "threads change nothing");
+      for (int64_t i = 0; i < size; i++) {
+        double sum = 0;
+        for (int64_t row = 0; row < k; row++) sum += double(rows[row * next + i]) / double(k);
+        demand(std::abs(one[i] + one[size + i] - sum) < 1e-12, "both parts are the mean");
+      }
+      rows[(k - 1) * next + size - 1] = T(1e30);
+      demand(!fk_mean(2, rows.data(), next, shares.data(), k, size, sizeof(T), &one[0], &one[size]), "it is too large");
+      rows[(k - 1) * next + size - 1] = T(NAN);
+      demand(!fk_mean(2, rows.data(), next, shares.data(), k, size, sizeof(T), &one[0], &one[size]), "it is no number");
+    }
+}
+
 int main() {
   demand(fk_abi() == FK_ABI, "the interface is that of the header");
   fk_free(nullptr);
@@ -303,5 +325,7 @@ int main() {
   jobs_and_tests<double>();
   refusals<float>();
   refusals<double>();
+  means<float>();
+  means<double>();
   return 0;
 }

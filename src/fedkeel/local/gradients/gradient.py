@@ -27,6 +27,8 @@ class Gradient:
     trains_whole_jobs: ClassVar[bool] = False
     """Whether it can `train` jobs of plain SGD with a course, or epochs of them, in one go."""
 
+    threads = 1
+    """Those that it shares its clients among."""
     buffers: Tensor = torch.zeros(0, 0, dtype=torch.float64)
     """[k, B], the batch-norm statistics as they are now."""
 

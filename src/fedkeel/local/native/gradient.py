@@ -31,13 +31,13 @@ class NativeGradient(VmappedGradient):
 
     def __init__(self, library: Library, layers: list[Layer], module: nn.Module, layout: Layout, threads: int) -> None:
         super().__init__(module, layout)
-        self._library, self._layers, self._threads = library, layers, threads
+        self._library, self._layers, self.threads = library, layers, threads
         self._networks: dict[torch.dtype, Network] = {}
 
     def network(self, dtype: torch.dtype) -> Network:
         """The kernels for numbers of this type."""
         if dtype not in self._networks:
-            self._networks[dtype] = Network(self._library, self._layers, self._layout, dtype, self._threads)
+            self._networks[dtype] = Network(self._library, self._layers, self._layout, dtype, self.threads)
         return self._networks[dtype]
 
     def __call__(self, w: Tensor, batch: Batch, penalty: Penalised = None) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ class NativeGradient(VmappedGradient):
 
     def at_once(self, samples: int) -> int:
         one = samples * sum(layer.products for layer in self._layers) * 6  # twice forward, four times on the way back
-        return max(1, int(CALL // max(one, 1))) * self._threads
+        return max(1, int(CALL // max(one, 1))) * self.threads
 
     def train(self, jobs: Jobs, out: Tensor) -> Outcomes:
         return self.network(out.dtype).run(jobs, out)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedkeel.errors import InputError, shown, words
 
-ABI = 3
+ABI = 4
 """Of the interface that the modules beside this one call; `fk_abi` of a library has to return the same."""
 FOLDER = Path(__file__).parent / "lib"
 CPUINFO = Path("/proc/cpuinfo")

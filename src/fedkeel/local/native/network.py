@@ -202,6 +202,17 @@ class Network:
             )
 
 
+def exact_mean(library: Library, rows: Tensor, shares: Tensor, threads: int) -> Tensor | None:
+    """[2, D], both parts of the mean of rows [k, D], whose shares [k] are scaled; None if the kernel cannot do it."""
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    shares, made = shares.contiguous(), torch.empty(2, rows.shape[1], dtype=torch.float64)
+    assert shares.dtype == torch.float64
+    assert len(shares) == len(rows)
+    size, where = rows.element_size(), (made[0].data_ptr(), made[1].data_ptr())
+    told = rows.data_ptr(), rows.stride(0), shares.data_ptr(), *rows.shape, size
+    return made if _functions(library).fk_mean(threads, *told, *where) else None
+
+
 def _place(stack: Tensor | None) -> tuple[int | None, int]:
     """(Where a stack of vectors lies, how far it is from one to the next)."""
     return (None, 0) if stack is None else (stack.data_ptr(), stack.stride(0))
@@ -228,6 +239,7 @@ def _functions(library: Library) -> ctypes.CDLL:
         "fk_run": [pointer, number, pointer, pointer, pointer, long, pointer],
         "fk_gradients": [pointer, number, long, long, *[pointer] * 5, *stack * 3, pointer],
         "fk_score": [pointer, number, pointer, pointer, pointer, pointer, long, long, pointer, pointer],
+        "fk_mean": [number, pointer, long, pointer, long, long, number, pointer, pointer],
     }
     for name, types in takes.items():
         function = getattr(handle, name)

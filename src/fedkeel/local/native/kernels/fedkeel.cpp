@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include "mean.h"
 #include "training.h"
 
 using namespace fedkeel;
@@ -15,11 +16,23 @@ struct fk_network {
   std::unique_ptr<Training<double>> twice;
 };
 
+// work(thread) in so many threads, this one among them.
+template <class F> static void together(int threads, F work) {
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  try {
+    for (int thread = 1; thread < threads; thread++) others.emplace_back(work, thread);
+  } catch (const std::system_error&) {  // the system gives no more of them: fewer do the same work
+  }
+  work(0);
+  for (auto& each : others) each.join();
+}
+
 // f(training, number) for all numbers below `count`, each by one of the threads; whether memory was enough.
 template <class F> static int share(fk_network** networks, int threads, int64_t count, F f) {
   std::atomic<int64_t> next{0};
   std::atomic<int> enough{1};
-  const auto work = [&](int thread) {
+  together(int(std::min<int64_t>(threads, count)), [&](int thread) {
     try {
       for (int64_t number; (number = next++) < count;) {
         if (networks[thread]->single) f(*networks[thread]->single, number, float());
@@ -28,15 +41,7 @@ template <class F> static int share(fk_network** networks, int threads, int64_t 
     } catch (const std::bad_alloc&) {
       enough = 0;
     }
-  };
-  std::vector<std::thread> others;
-  others.reserve(threads);
-  try {
-    for (int thread = 1; thread < threads && thread < count; thread++) others.emplace_back(work, thread);
-  } catch (const std::system_error&) {  // the system gives no more of them: fewer do the same work
-  }
-  work(0);
-  for (auto& each : others) each.join();
+  });
   return enough;
 }
 
@@ -80,6 +85,21 @@ FK_API int fk_score(fk_network** networks, int threads, const void* w, const voi
     training.score((const T*)w, (const T*)x, y, which, first, std::min(part, count - first), losses[number],
                    hits[number]);
   });
+}
+
+FK_API int fk_mean(int threads, const void* rows, int64_t next, const double* shares, int64_t k, int64_t size, int type,
+                   double* coarse, double* fine) {
+  const int64_t blocks = (size + COLUMNS - 1) / COLUMNS;
+  std::atomic<int64_t> block{0};
+  std::atomic<int> right{1};
+  together(int(std::min<int64_t>(threads, blocks)), [&](int) {
+    for (int64_t first; (first = COLUMNS * block++) < size;) {
+      const bool sound = type == 4 ? add_up((const float*)rows, next, shares, k, size, first, coarse, fine)
+                                   : add_up((const double*)rows, next, shares, k, size, first, coarse, fine);
+      if (!sound) right = 0;
+    }
+  });
+  return right;
 }
 
 // Of this thread alone, whatever else the machine does.

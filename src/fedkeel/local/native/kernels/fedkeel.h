@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #define FK_API extern "C" __attribute__((visibility("default")))
-#define FK_ABI 3  // as in library.py; one more with every change of this file
+#define FK_ABI 4  // as in library.py; one more with every change of this file
 
 enum fk_kind { FK_CONVOLUTION, FK_LINEAR, FK_AVERAGE };
 
@@ -69,5 +69,9 @@ FK_API int fk_gradients(fk_network** networks, int threads, int64_t k, int64_t b
 // Tests w on `count` samples of x and y, or on those that `which` names: hits and summed losses of every `part`.
 FK_API int fk_score(fk_network** networks, int threads, const void* w, const void* x, const int64_t* y,
                     const int64_t* which, int64_t count, int64_t part, int64_t* hits, double* losses);
+// The two parts of the exact sum of k rows times their shares, which are scaled already: see mean.py. From one row to the
+// next it is `next` numbers of the type. Returns 1, or 0 where an addend was too large or not a number: nothing counts.
+FK_API int fk_mean(int threads, const void* rows, int64_t next, const double* shares, int64_t k, int64_t size, int type,
+                   double* coarse, double* fine);
 // What this processor's multiply-add units can do at best, on one core: operations per second.
 FK_API double fk_peak(int type);
