@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from fedkeel.data.federated import FederatedData
 from fedkeel.errors import FedkeelError
 from fedkeel.local import generators
 from fedkeel.local.batches import Batches
+from fedkeel.local.executors.memory import Lender
 from fedkeel.local.gradients.gradient import Gradient
 from fedkeel.local.loop import Between, Outcome, train, walks_by_epoch
 from fedkeel.local.mean import exact_mean
@@ -48,6 +49,8 @@ class Trainer:
     local: LocalSettings
     seed: int
     wire: Chain
+    # Weights that stay lie in memory that is used again, as large results do in `InProcess`.
+    lender: Lender = field(default_factory=lambda: Lender(shared=False))
 
     def __call__(
         self,
@@ -78,14 +81,17 @@ class Trainer:
         job = self._job(orders, batches)
         state, own = apart(job.kept)
         job = replace(job, kept=own)
+        if orders.stay:
+            room = {"w": ((len(orders), len(start)), start.dtype)}
+            out = None if start.is_cuda else self.lender.lend(room)[1]["w"]
         given = [job.start, *job.received.values(), *job.kept.values()]  # a view of a tensor shares its version
         devices = [start.device] if start.is_cuda else []
         with generators.restored(devices, enabled=self.gradient.alone):
             oracle.restore(job.buffers)
-            # The server reads other weights than were trained: only those are put into `out`.
+            # With a wire, the server reads other weights than were trained: only those are put into `out`.
             with left_alone(rule, "a hook", given):
                 adam = None if self.local.optimizer == "sgd" else Adam(self.local, moving)
-                outcome = train(job, rule, oracle, limit, None if wire or orders.stay else out, adam, between)
+                outcome = train(job, rule, oracle, limit, out if orders.stay or not wire else None, adam, between)
         loss = oracle.loss
         sends = rule.sends(self.layout, orders.received[0])
         done = outcome.job.steps[:, 0].cpu()
@@ -108,7 +114,8 @@ class Trainer:
         if orders.share is not None:
             shares = torch.from_numpy(orders.share).to(start.device)
             sums[SUM + MEAN] = exact_mean(sent["w"], shares, self.gradient.threads)
-            sent["intact"] = sent["w"].isfinite().all(1)
+            if wire:
+                sent["intact"] = sent["w"].isfinite().all(1)
         if orders.stay:
             sent["w"] = start.new_empty(len(orders), 0)
         return {

@@ -163,7 +163,7 @@ class Trained:
 
     @property
     def intact(self) -> Tensor | None:
-        """[m], whether weights are finite after the wire's transforms, where they do not come back themselves."""
+        """[m], whether weights are finite after the wire's transforms; None unless there are some, and weights stay."""
         return self.columns.get("intact")
 
     def sound(self, max_loss: float) -> list[bool]:

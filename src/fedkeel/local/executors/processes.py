@@ -93,7 +93,6 @@ class Processes:
             "steps": ((count,), torch.int64),
             "loss": ((count,), torch.float64),
             "finite": ((count,), torch.bool),
-            **({} if orders.share is None else {"intact": ((count,), torch.bool)}),
         }
 
     def _send(self, tensors: Columns) -> Parcel:
