@@ -236,10 +236,9 @@ class OnCluster:
         if not self._open:
             return
         self._open = False
+        there = self._pool.ray.is_initialized()  # if not, a call would start another cluster
         try:
-            for seat in (
-                self._pool.seats if self._pool.ray.is_initialized() else ()
-            ):  # or else Ray would start a cluster
+            for seat in self._pool.seats if there else ():
                 seat.shops.discard(self._key)
                 seat.actor.forget.remote(self._key)
         finally:

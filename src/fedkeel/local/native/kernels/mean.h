@@ -1,8 +1,5 @@
 // Exact sums of weights times shares, the same to the bit in whatever order they are added up.
 #pragma once
-#include <atomic>
-#include <cmath>
-
 #include "vectors.h"
 
 namespace fedkeel {
